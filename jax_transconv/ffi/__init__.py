@@ -1,0 +1,1 @@
+"""The native modules: loading, registration and the custom calls."""

@@ -1,0 +1,95 @@
+"""forward, grad_input and grad_weight: three bilinear primitives.
+
+They are closed under differentiation, each one's derivatives being the other two:
+
+    forward(x, w[, b])            y  = sum over taps of x w, plus b
+    grad_input(dy, w)             dx = transpose of forward in x, applied to dy
+    grad_weight(x, dy)            dw = transpose of forward in w, applied to dy
+                                  db = sum of dy, in the same pass, if `bias` is set
+
+Parameters: `geometry` (`jax_transconv.spec.Geometry`), `backend` (what the caller asked
+for) and, for grad_weight, `bias`.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+from jax.core import ShapedArray
+
+from jax_transconv.spec import Geometry, Spec
+
+__all__ = [
+    "forward",
+    "forward_p",
+    "grad_input",
+    "grad_input_p",
+    "grad_weight",
+    "grad_weight_p",
+]
+
+forward_p = jex.Primitive("conv_transpose2d_forward")
+grad_input_p = jex.Primitive("conv_transpose2d_grad_input")
+grad_weight_p = jex.Primitive("conv_transpose2d_grad_weight")
+grad_weight_p.multiple_results = True
+
+
+def forward(x: Any, w: Any, b: Any, geometry: Geometry, backend: str) -> Any:
+    """Binds the forward pass; `b` may be None."""
+    operands = (x, w) if b is None else (x, w, b)
+    return forward_p.bind(*operands, geometry=geometry, backend=backend)
+
+
+def grad_input(dy: Any, w: Any, geometry: Geometry, backend: str) -> Any:
+    """Binds the gradient of x."""
+    return grad_input_p.bind(dy, w, geometry=geometry, backend=backend)
+
+
+def grad_weight(
+    x: Any, dy: Any, geometry: Geometry, backend: str, *, bias: bool
+) -> list[Any]:
+    """Binds the gradient of the weight; returns [dw] or [dw, db]."""
+    return grad_weight_p.bind(x, dy, geometry=geometry, backend=backend, bias=bias)
+
+
+def _forward_abstract(x: Any, w: Any, *b: Any, geometry: Geometry, backend: str) -> Any:
+    del b, backend
+    return ShapedArray(Spec.of_forward(geometry, x, w).y_shape, x.dtype)
+
+
+def _grad_input_abstract(dy: Any, w: Any, *, geometry: Geometry, backend: str) -> Any:
+    del backend
+    return ShapedArray(Spec.of_grad_input(geometry, dy, w).x_shape, dy.dtype)
+
+
+def _grad_weight_abstract(
+    x: Any, dy: Any, *, geometry: Geometry, backend: str, bias: bool
+) -> list[Any]:
+    del backend
+    spec = Spec.of_grad_weight(geometry, x, dy)
+    dw = ShapedArray(spec.w_shape, x.dtype)
+    return [dw, ShapedArray((spec.out_channels,), x.dtype)] if bias else [dw]
+
+
+forward_p.def_abstract_eval(_forward_abstract)
+grad_input_p.def_abstract_eval(_grad_input_abstract)
+grad_weight_p.def_abstract_eval(_grad_weight_abstract)
+
+
+def _run_compiled(primitive: Any) -> Any:
+    """Outside jit, a primitive runs as a small compiled program of its own."""
+
+    @functools.cache
+    def compiled(items: tuple[tuple[str, Any], ...]) -> Any:
+        return jax.jit(lambda *operands: primitive.bind(*operands, **dict(items)))
+
+    return lambda *operands, **params: compiled(tuple(sorted(params.items())))(
+        *operands
+    )
+
+
+for _primitive in (forward_p, grad_input_p, grad_weight_p):
+    _primitive.def_impl(_run_compiled(_primitive))

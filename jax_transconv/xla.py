@@ -1,0 +1,274 @@
+"""Portable rows: the three passes in the forms that XLA is good at.
+
+Two rules hold everywhere. No pass is left to XLA's own differentiation of a stretched
+input, whose weight gradient is tens of times too slow; and no padding is negative,
+because XLA:CPU reads out of place with a negative low padding: such a crop is a slice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from jax_transconv.spec import Spec
+
+__all__ = ["ROWS"]
+
+
+def _compute_dtype(spec: Spec, platform: str) -> Any:
+    """16-bit types are computed in float32 where XLA would accumulate in 16 bits."""
+    if platform == "cpu" and spec.itemsize == 2:
+        return jnp.float32
+    return jnp.dtype(spec.dtype)
+
+
+def _dims(spec: Spec, rhs: str) -> tuple[str, str, str]:
+    return (spec.geometry.layout, rhs, spec.geometry.layout)
+
+
+def _slice_axis(a: Any, axis: int, start: int, stop: int, step: int = 1) -> Any:
+    return lax.slice_in_dim(a, start, stop, step, axis)
+
+
+def _crop_negative(
+    a: Any, axes: Sequence[int], pads: Sequence[tuple[int, int]]
+) -> tuple[Any, list[tuple[int, int]]]:
+    """Turns negative padding into slices; returns the array and what remains to pad."""
+    rest = []
+    for axis, (lo, hi) in zip(axes, pads, strict=True):
+        n = a.shape[axis]
+        start = min(max(-lo, 0), n)
+        stop = max(n - max(-hi, 0), start)
+        a = _slice_axis(a, axis, start, stop)
+        rest.append((max(lo, 0), max(hi, 0)))
+    return a, rest
+
+
+def _forward_kernel(spec: Spec, w: Any) -> tuple[Any, str]:
+    """A weight, or some of its taps, as the kernel of a correlation over x."""
+    w = w[:, :, ::-1, ::-1]
+    g, ci, co = spec.geometry.groups, spec.in_per_group, spec.out_per_group
+    if g == 1:
+        return w, "IOHW"
+    size = w.shape[2:]
+    return w.reshape(g, ci, co, *size).swapaxes(1, 2).reshape(g * co, ci, *size), "OIHW"
+
+
+def _add_bias(spec: Spec, y: Any, b: Any) -> Any:
+    if b is None:
+        return y
+    shape = [1, 1, 1, 1]
+    shape[spec.geometry.channel_axis] = spec.out_channels
+    return y + b.astype(y.dtype).reshape(shape)
+
+
+def forward_dilated(spec: Spec, x: Any, w: Any) -> Any:
+    """A correlation over the stretched input; XLA:GPU reads it as backward-data."""
+    g = spec.geometry
+    kernel, rhs = _forward_kernel(spec, w)
+    extents = [g.extent(a, k) for a, k in enumerate(spec.kernel_size)]
+    # Crops beyond the kernel would be negative padding: cut the result instead.
+    pads = [
+        (e - 1 - lo, e - 1 - hi) for e, (lo, hi) in zip(extents, g.crop, strict=True)
+    ]
+    y = lax.conv_general_dilated(
+        x,
+        kernel,
+        window_strides=(1, 1),
+        padding=[(max(lo, 0), max(hi, 0)) for lo, hi in pads],
+        lhs_dilation=g.stride,
+        rhs_dilation=g.dilation,
+        dimension_numbers=_dims(spec, rhs),
+        feature_group_count=g.groups,
+        precision=g.precision.lax,
+    )
+    for axis, (lo, _), n in zip(g.spatial_axes, pads, spec.out_size, strict=True):
+        start = max(-lo, 0)
+        y = _slice_axis(y, axis, start, start + n)
+    return y
+
+
+def _residue_taps(spec: Spec, axis: int, residue: int) -> tuple[list[int], int, int]:
+    """Taps of one output residue, the shift of the first, and the shift between two."""
+    g = spec.geometry
+    s, d, lo = g.stride[axis], g.dilation[axis], g.crop[axis][0]
+    taps = [k for k in range(spec.kernel_size[axis]) if (d * k - lo) % s == residue]
+    first = (d * taps[0] - lo) // s if taps else 0
+    return taps, first, d // math.gcd(s, d)
+
+
+def forward_phases(spec: Spec, x: Any, w: Any) -> Any:
+    """One dense correlation per output residue, interleaved: no zero is multiplied."""
+    g = spec.geometry
+    extents = [-(-o // s) for o, s in zip(spec.out_size, g.stride, strict=True)]
+    shape = g.image_shape(spec.batch, spec.out_channels, extents)
+
+    def phase(m_h: int, m_w: int) -> Any:
+        parts = [_residue_taps(spec, a, m) for a, m in enumerate((m_h, m_w))]
+        if not all(taps for taps, _, _ in parts):
+            return jnp.zeros(shape, x.dtype)
+        sub = w[:, :, parts[0][0], :][:, :, :, parts[1][0]]
+        kernel, rhs = _forward_kernel(spec, sub)
+        pads = []
+        for axis, (taps, first, step) in enumerate(parts):
+            span = (len(taps) - 1) * step
+            lo = first + span
+            pads.append((lo, extents[axis] - spec.in_size[axis] - lo + span))
+        cropped, pads = _crop_negative(x, g.spatial_axes, pads)
+        if 0 in cropped.shape:
+            return jnp.zeros(shape, x.dtype)
+        return lax.conv_general_dilated(
+            cropped,
+            kernel,
+            window_strides=(1, 1),
+            padding=pads,
+            rhs_dilation=[step for _, _, step in parts],
+            dimension_numbers=_dims(spec, rhs),
+            feature_group_count=g.groups,
+            precision=g.precision.lax,
+        )
+
+    h_axis, w_axis = g.spatial_axes
+    rows = [
+        jnp.stack([phase(m_h, m_w) for m_w in range(g.stride[1])], axis=w_axis + 1)
+        for m_h in range(g.stride[0])
+    ]
+    y = jnp.stack(rows, axis=h_axis + 1)
+    full = [v * s for v, s in zip(extents, g.stride, strict=True)]
+    y = y.reshape(g.image_shape(spec.batch, spec.out_channels, full))
+    for axis, n in zip(g.spatial_axes, spec.out_size, strict=True):
+        y = _slice_axis(y, axis, 0, n)
+    return y
+
+
+def grad_input_strided(spec: Spec, dy: Any, w: Any) -> Any:
+    """The ordinary strided correlation of which the forward pass is the transpose."""
+    g = spec.geometry
+    dy, pads = _crop_negative(dy, g.spatial_axes, g.crop)
+    return lax.conv_general_dilated(
+        dy,
+        w,
+        window_strides=g.stride,
+        padding=pads,
+        rhs_dilation=g.dilation,
+        dimension_numbers=_dims(spec, "OIHW"),
+        feature_group_count=g.groups,
+        precision=g.precision.lax,
+    )
+
+
+def grad_weight_filter(spec: Spec, x: Any, dy: Any) -> Any:
+    """The filter gradient of that strided correlation: dy slides over x as a kernel."""
+    g = spec.geometry
+    dy, pads = _crop_negative(dy, g.spatial_axes, g.crop)
+    lhs = {"NCHW": "CNHW", "NHWC": "CHWN"}[g.layout]
+    rhs = {"NCHW": "IOHW", "NHWC": "IHWO"}[g.layout]
+    return lax.conv_general_dilated(
+        dy,
+        x,
+        window_strides=g.dilation,
+        padding=pads,
+        rhs_dilation=g.stride,
+        dimension_numbers=(lhs, rhs, "CNHW"),
+        batch_group_count=g.groups,
+        precision=g.precision.lax,
+    )
+
+
+def grad_weight_taps(spec: Spec, x: Any, dy: Any) -> Any:
+    """One contraction per tap over strided slices of dy."""
+    g = spec.geometry
+    channels = g.channel_axis
+
+    def split(a: Any) -> Any:
+        shape = list(a.shape)
+        shape[channels : channels + 1] = [g.groups, shape[channels] // g.groups]
+        return a.reshape(shape)
+
+    letters = "ngihw,ngohw->gio" if g.layout == "NCHW" else "nhwgi,nhwgo->gio"
+
+    def tap(k: tuple[int, int]) -> Any:
+        a, b = x, dy
+        for axis, image_axis in enumerate(g.spatial_axes):
+            s, offset = g.stride[axis], g.dilation[axis] * k[axis] - g.crop[axis][0]
+            n, o = spec.in_size[axis], spec.out_size[axis]
+            # Input positions i whose target s * i + offset lies inside y.
+            first = max(-(offset // s), 0)
+            last = min((o - 1 - offset) // s, n - 1)
+            if last < first:
+                return jnp.zeros(
+                    (g.groups, spec.in_per_group, spec.out_per_group), x.dtype
+                )
+            a = _slice_axis(a, image_axis, first, last + 1)
+            start = s * first + offset
+            b = _slice_axis(b, image_axis, start, start + s * (last - first) + 1, s)
+        return jnp.einsum(letters, split(a), split(b), precision=g.precision.lax)
+
+    k_h, k_w = spec.kernel_size
+    taps = jnp.stack([tap((i, j)) for i in range(k_h) for j in range(k_w)], axis=-1)
+    return taps.reshape(spec.w_shape)
+
+
+def _sum_bias(spec: Spec, dy: Any) -> Any:
+    axes = tuple(a for a in range(4) if a != spec.geometry.channel_axis)
+    return dy.sum(axis=axes, dtype=jnp.promote_types(dy.dtype, jnp.float32))
+
+
+def _run_forward(compute: Callable[..., Any]) -> Callable[..., Any]:
+    def run(spec: Spec, platform: str, x: Any, w: Any, b: Any = None) -> Any:
+        dtype = _compute_dtype(spec, platform)
+        y = compute(spec, x.astype(dtype), w.astype(dtype))
+        return _add_bias(spec, y, b).astype(spec.dtype)
+
+    return run
+
+
+def _run_grad_input(spec: Spec, platform: str, dy: Any, w: Any) -> Any:
+    dtype = _compute_dtype(spec, platform)
+    return grad_input_strided(spec, dy.astype(dtype), w.astype(dtype)).astype(
+        spec.dtype
+    )
+
+
+def _run_grad_weight(compute: Callable[..., Any]) -> Callable[..., Any]:
+    def run(spec: Spec, platform: str, x: Any, dy: Any, *, bias: bool) -> list[Any]:
+        dtype = _compute_dtype(spec, platform)
+        dw = compute(spec, x.astype(dtype), dy.astype(dtype)).astype(spec.dtype)
+        return [dw, _sum_bias(spec, dy).astype(spec.dtype)] if bias else [dw]
+
+    return run
+
+
+def _empty_forward(spec: Spec, platform: str, x: Any, w: Any, b: Any = None) -> Any:
+    del platform, x, w, b
+    return jnp.zeros(spec.y_shape, spec.dtype)
+
+
+def _empty_grad_input(spec: Spec, platform: str, dy: Any, w: Any) -> Any:
+    del platform, dy, w
+    return jnp.zeros(spec.x_shape, spec.dtype)
+
+
+def _empty_grad_weight(
+    spec: Spec, platform: str, x: Any, dy: Any, *, bias: bool
+) -> list[Any]:
+    del platform, x, dy
+    dw = jnp.zeros(spec.w_shape, spec.dtype)
+    return [dw, jnp.zeros((spec.out_channels,), spec.dtype)] if bias else [dw]
+
+
+# (row name, pass) -> how to run it. The table of rows is plan/candidates.py.
+ROWS: dict[tuple[str, str], Callable[..., Any]] = {
+    ("xla:empty", "forward"): _empty_forward,
+    ("xla:empty", "grad_input"): _empty_grad_input,
+    ("xla:empty", "grad_weight"): _empty_grad_weight,
+    ("xla:phases", "forward"): _run_forward(forward_phases),
+    ("xla:dilated", "forward"): _run_forward(forward_dilated),
+    ("xla:strided", "grad_input"): _run_grad_input,
+    ("xla:taps", "grad_weight"): _run_grad_weight(grad_weight_taps),
+    ("xla:filter", "grad_weight"): _run_grad_weight(grad_weight_filter),
+}
