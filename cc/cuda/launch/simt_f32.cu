@@ -1,0 +1,36 @@
+// The general kernel in float32, and its entry.
+#include "cuda/call.h"
+#include "cuda/launch/simt_launch.cuh"
+
+namespace transconv::cuda {
+namespace simt {
+
+cudaError_t LaunchF32(const Call& call) { return LaunchPass<float>(call); }
+
+namespace {
+
+int64_t Workspace(Pass pass, const Problem& problem, DType dtype) {
+  return dtype == DType::kF64 ? WorkspaceOf<double>(pass, problem)
+                              : WorkspaceOf<float>(pass, problem);
+}
+
+cudaError_t Launch(const Call& call) {
+  switch (call.dtype) {
+    case DType::kF16:
+      return LaunchF16(call);
+    case DType::kBF16:
+      return LaunchBF16(call);
+    case DType::kF32:
+      return LaunchF32(call);
+    case DType::kF64:
+      return LaunchF64(call);
+  }
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace
+}  // namespace simt
+
+const KernelEntry kCudaSimtEntry = {Algorithm::kCudaSimt, simt::Workspace, simt::Launch};
+
+}  // namespace transconv::cuda
