@@ -27,10 +27,12 @@ struct Call {
   cudaStream_t stream = nullptr;
 };
 
-// What one algorithm offers. Launchers neither allocate nor synchronise, and are safe to capture in
-// a CUDA graph. `workspace` must not depend on the device: it is asked for while tracing.
+// What one algorithm offers. `supports` says why a problem is not one for it, or null. Launchers
+// neither allocate nor synchronise, and are safe to capture in a CUDA graph. `workspace` must not
+// depend on the device: it is asked for while tracing.
 struct KernelEntry {
   Algorithm algorithm;
+  const char* (*supports)(Pass pass, const Problem& problem, DType dtype);
   int64_t (*workspace)(Pass pass, const Problem& problem, DType dtype);
   cudaError_t (*launch)(const Call& call);
 };

@@ -21,6 +21,12 @@ inline const KernelEntry* FindEntry(Algorithm algorithm) {
   }
 }
 
+inline const char* Supports(Pass pass, Algorithm algorithm, const Problem& problem, DType dtype) {
+  const KernelEntry* entry = FindEntry(algorithm);
+  return entry == nullptr ? "the module has no such algorithm"
+                          : entry->supports(pass, problem, dtype);
+}
+
 inline int64_t WorkspaceBytes(Pass pass, Algorithm algorithm, const Problem& problem, DType dtype) {
   const KernelEntry* entry = FindEntry(algorithm);
   return entry == nullptr ? -1 : entry->workspace(pass, problem, dtype);

@@ -26,5 +26,6 @@ NB_MODULE(_cuda, m) {
     result["architectures"] = TRANSCONV_CUDA_ARCHITECTURES;
     return result;
   });
-  transconv::DefineCommon(m, "cuda:", transconv::cuda::WorkspaceBytes);
+  transconv::DefineCommon(m, "cuda:", transconv::cuda::WorkspaceBytes,
+                          transconv::cuda::Supports);
 }

@@ -16,9 +16,8 @@ __all__ = ["forward", "grad_input", "grad_weight"]
 
 def _call(row: str, pass_name: str, spec: Spec, results: list, *operands: Any) -> list:
     """Binds one custom call; the scratch memory is its last result, dropped here."""
-    backend = row.partition(":")[0]
     algorithm = targets.algorithm_ids()[row]
-    nbytes = targets.workspace_bytes(backend, pass_name, algorithm, spec)
+    nbytes = targets.workspace_bytes(row, pass_name, spec)
     workspace = jax.ShapeDtypeStruct((nbytes,), jnp.uint8)
     call = jax.ffi.ffi_call(targets.TARGETS[pass_name], (*results, workspace))
     *out, _ = call(*operands, geometry=spec.to_attrs(), algorithm=np.int32(algorithm))

@@ -111,8 +111,19 @@ def algorithm_ids() -> dict[str, int]:
     return ids
 
 
-def workspace_bytes(backend: str, pass_name: str, algorithm: int, spec: Spec) -> int:
+def unsupported(row: str, pass_name: str, spec: Spec) -> str | None:
+    """Why the kernel of a built row can't run a problem, in its own words, or None."""
+    loaded = _MODULES[row.partition(":")[0]]
+    return loaded.unsupported(**_problem(row, pass_name, spec))
+
+
+def workspace_bytes(row: str, pass_name: str, spec: Spec) -> int:
     """Scratch memory of one pass, as its launcher will use it."""
+    loaded = _MODULES[row.partition(":")[0]]
+    return loaded.workspace_bytes(**_problem(row, pass_name, spec))
+
+
+def _problem(row: str, pass_name: str, spec: Spec) -> dict[str, Any]:
     g = spec.geometry
     sizes: dict[str, Any] = {
         "batch": spec.batch,
@@ -129,12 +140,11 @@ def workspace_bytes(backend: str, pass_name: str, algorithm: int, spec: Spec) ->
             f"dilation_{a}": g.dilation[i],
             f"crop_lo_{a}": g.crop[i][0],
         }
-    loaded = _MODULES[backend]
-    return loaded.workspace_bytes(
-        **{"pass": PASSES.index(pass_name)},
-        algorithm=algorithm,
+    return {
+        "pass": PASSES.index(pass_name),
+        "algorithm": algorithm_ids()[row],
         **sizes,
-        layout=LAYOUTS.index(g.layout),
-        precision=int(g.precision),
-        dtype=_DTYPE_IDS[np.dtype(spec.dtype).name],
-    )
+        "layout": LAYOUTS.index(g.layout),
+        "precision": int(g.precision),
+        "dtype": _DTYPE_IDS[np.dtype(spec.dtype).name],
+    }

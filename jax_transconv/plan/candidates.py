@@ -62,6 +62,14 @@ def _needs_static(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     return None if spec.is_static else "sizes are symbolic"
 
 
+def _hopper_tile(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
+    if facts.capability != (9, 0):
+        return "needs compute capability 9.0, got {}.{}".format(*facts.capability)
+    if reason := _needs_static(pass_name, spec, facts):
+        return reason
+    return targets.unsupported("cuda:sm90_tile", pass_name, spec)
+
+
 def _only_empty(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     del pass_name, facts
     return None if spec.is_empty else "the batch is not empty"
@@ -121,6 +129,7 @@ _FORWARD, _INPUT, _WEIGHT = targets.PASSES
 
 CANDIDATES: tuple[Candidate, ...] = (
     Candidate("xla:empty", targets.PASSES, _only_empty),
+    Candidate("cuda:sm90_tile", (_FORWARD, _INPUT), _not_empty(_hopper_tile)),
     Candidate("cuda:simt", targets.PASSES, _not_empty(_needs_static)),
     Candidate("cpu:depthwise", targets.PASSES, _not_empty(_depthwise)),
     Candidate("cpu:tiled", targets.PASSES, _not_empty(_needs_static)),

@@ -9,6 +9,8 @@ cudaError_t LaunchF32(const Call& call) { return LaunchPass<float>(call); }
 
 namespace {
 
+const char* Supports(Pass, const Problem&, DType) { return nullptr; }
+
 int64_t Workspace(Pass pass, const Problem& problem, DType dtype) {
   return dtype == DType::kF64 ? WorkspaceOf<double>(pass, problem)
                               : WorkspaceOf<float>(pass, problem);
@@ -31,6 +33,7 @@ cudaError_t Launch(const Call& call) {
 }  // namespace
 }  // namespace simt
 
-const KernelEntry kCudaSimtEntry = {Algorithm::kCudaSimt, simt::Workspace, simt::Launch};
+const KernelEntry kCudaSimtEntry = {Algorithm::kCudaSimt, simt::Supports, simt::Workspace,
+                                    simt::Launch};
 
 }  // namespace transconv::cuda

@@ -1,0 +1,32 @@
+// One table of kernels per instruction set, and the choice among them.
+#ifndef TRANSCONV_CPU_ISA_H_
+#define TRANSCONV_CPU_ISA_H_
+
+#include <cstdint>
+
+#include "core/dtypes.h"
+#include "cpu/views.h"
+
+namespace transconv::cpu {
+
+// Indexed by DType where there are four of something.
+struct KernelTable {
+  const char* name;
+  void (*pack_weight[4])(const GatherView&, int64_t item);
+  void (*gather[4])(const GatherView&, int64_t item, void* scratch);
+  int64_t (*gather_scratch[4])(const GatherView&);
+  void (*weight_grad[4])(const WeightGradView&, int64_t item, void* scratch);
+  int64_t (*weight_grad_scratch[4])(const WeightGradView&);
+  void (*weight_grad_reduce[4])(const WeightGradView&, int64_t item);
+  void (*bias_grad[4])(const WeightGradView&, int64_t item);
+};
+
+inline constexpr int kNumKernelTables = 3;
+// Best last; null for an instruction set that this build does not have.
+const KernelTable* const (&BuiltKernels())[kNumKernelTables];
+// The best table that this processor runs.
+const KernelTable& Kernels();
+
+}  // namespace transconv::cpu
+
+#endif  // TRANSCONV_CPU_ISA_H_

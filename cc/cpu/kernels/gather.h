@@ -1,0 +1,204 @@
+// Forward and grad_input: one tile of the destination as a product of packed weights with a packed
+// source tile, in which a tap is nothing but an offset.
+#ifndef TRANSCONV_CPU_KERNELS_GATHER_H_
+#define TRANSCONV_CPU_KERNELS_GATHER_H_
+
+#include <cstdint>
+
+#include "cpu/kernels/gather_io.h"
+#include "cpu/kernels/simd.h"
+#include "cpu/views.h"
+
+namespace transconv::cpu::TRANSCONV_ISA {
+
+inline constexpr int kMaxRows = TRANSCONV_MAX_ROWS;
+
+// Vectors of positions per row of accumulators. Few rows need many vectors, to hide the latency of
+// the multiply-adds; the product is bounded by the registers.
+constexpr int MaxVectors(int rows) {
+  constexpr int kMost = TRANSCONV_ACCUMULATORS / 3;
+  const int fit = TRANSCONV_ACCUMULATORS / rows;
+  return fit < kMost ? fit : kMost;
+}
+
+// acc[r][p] = sum over taps t, channels k of a[t][k][r] * b[offset[t] + k * stride + p].
+template <typename C, int kRows, int kVectors>
+void Multiply(int64_t taps, const int64_t* offsets, int64_t channels, const C* b, int64_t stride,
+              const C* a, C* acc, int64_t acc_pitch) {
+  Vec<C> sum[kRows][kVectors] = {};
+  for (int64_t t = 0; t < taps; ++t) {
+    const C* bp = b + offsets[t];
+    for (int64_t k = 0; k < channels; ++k) {
+      Vec<C> bv[kVectors];
+#pragma GCC unroll 16
+      for (int j = 0; j < kVectors; ++j) bv[j] = Load(bp + j * kLanes<C>);
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        const Vec<C> av = Broadcast<C>(a[r]);
+#pragma GCC unroll 16
+        for (int j = 0; j < kVectors; ++j) sum[r][j] += av * bv[j];
+      }
+      a += kRows;
+      bp += stride;
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+    for (int j = 0; j < kVectors; ++j) Store(acc + r * acc_pitch + j * kLanes<C>, sum[r][j]);
+  }
+}
+
+template <typename C>
+using MultiplyFn = void (*)(int64_t, const int64_t*, int64_t, const C*, int64_t, const C*, C*,
+                            int64_t);
+
+template <typename C, int kRows, int kVectors>
+MultiplyFn<C> PickVectors(int vectors) {
+  if constexpr (kVectors > 1) {
+    if (vectors < kVectors) return PickVectors<C, kRows, kVectors - 1>(vectors);
+  }
+  return &Multiply<C, kRows, kVectors>;
+}
+
+template <typename C, int kRows = kMaxRows>
+MultiplyFn<C> PickMultiply(int rows, int vectors) {
+  if constexpr (kRows > 1) {
+    if (rows < kRows) return PickMultiply<C, kRows - 1>(rows, vectors);
+  }
+  return PickVectors<C, kRows, MaxVectors(kRows)>(vectors);
+}
+
+// The rows of one class and chunk: (plane, channel) pairs, the channel fastest, in blocks of
+// kMaxRows; the last block is smaller. Weights are packed block by block as [tap][reduced][row].
+// A few reduced channels at a time, so that the lines of the weight, each of which holds several
+// taps, are still in the cache when the next tap asks for them.
+template <typename T>
+void PackWeight(const GatherView& v, int64_t item) {
+  using C = Compute<T>;
+  constexpr int64_t kReducedBlock = 64;
+  const int64_t chunk_index = item % v.num_chunks, g = item / v.num_chunks;
+  const int64_t m0 = chunk_index * v.chunk, chunk = Min(v.chunk, v.produced - m0);
+  const T* weight = static_cast<const T*>(v.weight) + g * v.weight_group + m0 * v.weight_produced;
+  C* packed = static_cast<C*>(v.packed_weight) + (g * v.produced + m0) * v.reduced * v.taps;
+  for (int64_t k0 = 0; k0 < v.reduced; k0 += kReducedBlock) {
+    const int64_t k1 = Min(k0 + kReducedBlock, v.reduced);
+    for (int64_t c = 0; c < v.num_classes; ++c) {
+      const ClassView& cls = v.classes[c];
+      const int64_t rows_total = cls.num_planes * chunk;
+      C* out = packed + cls.first_weight * chunk * v.reduced;
+      for (int64_t row0 = 0; row0 < rows_total; row0 += kMaxRows) {
+        const int64_t rows = Min(kMaxRows, rows_total - row0);
+        // Where the taps of each row lie in the weight.
+        const T* in[kMaxRows];
+        const int64_t* kernel_h[kMaxRows];
+        const int64_t* kernel_w[kMaxRows];
+        for (int64_t r = 0; r < rows; ++r) {
+          const int64_t plane = (row0 + r) / chunk, m = (row0 + r) % chunk;
+          in[r] = weight + m * v.weight_produced;
+          kernel_h[r] = cls.h->kernel + plane / cls.w->num_residues * cls.h->num_taps;
+          kernel_w[r] = cls.w->kernel + plane % cls.w->num_residues * cls.w->num_taps;
+        }
+        for (int64_t th = 0; th < cls.h->num_taps; ++th) {
+          for (int64_t tw = 0; tw < cls.w->num_taps; ++tw) {
+            int64_t from[kMaxRows] = {};
+            for (int64_t r = 0; r < rows; ++r) {
+              from[r] = kernel_h[r][th] * v.kernel_w + kernel_w[r][tw];
+            }
+            C* o = out + ((th * cls.w->num_taps + tw) * v.reduced + k0) * rows;
+            if (rows == kMaxRows) {
+              for (int64_t k = k0; k < k1; ++k, o += kMaxRows) {
+#pragma GCC unroll 8
+                for (int64_t r = 0; r < kMaxRows; ++r) {
+                  o[r] = Widen(in[r][from[r] + k * v.weight_reduced]);
+                }
+              }
+            } else {
+              for (int64_t k = k0; k < k1; ++k, o += rows) {
+                for (int64_t r = 0; r < rows; ++r) {
+                  o[r] = Widen(in[r][from[r] + k * v.weight_reduced]);
+                }
+              }
+            }
+          }
+        }
+        out += cls.num_taps * v.reduced * rows;
+      }
+    }
+  }
+}
+
+template <typename T>
+int64_t GatherScratch(const GatherView& v) {
+  using C = Compute<T>;
+  return (v.packed_elements + v.acc_elements + RowElements<C>(v.w)) *
+         static_cast<int64_t>(sizeof(C));
+}
+
+template <typename T>
+void Gather(const GatherView& v, int64_t item, void* scratch) {
+  using C = Compute<T>;
+  Tile tile;
+  int64_t rest = item;
+  const int64_t chunk_item = rest % v.num_chunk_items;
+  rest /= v.num_chunk_items;
+  tile.w0 = rest % v.w.num_tiles * v.w.tile;
+  rest /= v.w.num_tiles;
+  tile.h0 = rest % v.h.num_tiles * v.h.tile;
+  rest /= v.h.num_tiles;
+  tile.g = rest % v.groups;
+  tile.n0 = rest / v.groups * v.tile_n;
+  tile.n = Min(v.tile_n, v.batch - tile.n0);
+  tile.h = Min(v.h.tile, v.h.count - tile.h0);
+  tile.w = Min(v.w.tile, v.w.count - tile.w0);
+
+  C* packed = static_cast<C*>(scratch);
+  C* acc = packed + v.packed_elements;
+  C* row = acc + v.acc_elements;
+  PackSource<T>({v.src, v.channels_last, v.groups * v.reduced, tile.g * v.reduced, v.reduced, &v.h,
+                 &v.w, v.image_rows, v.pitch, v.plane_stride, v.overlap_w},
+                tile, packed);
+
+  const int64_t positions = ((tile.n - 1) * v.image_rows + tile.h - 1) * v.pitch + tile.w;
+  const int64_t vectors = (positions + kLanes<C> - 1) / kLanes<C>;
+  const int64_t chunk_begin = chunk_item * v.chunks_per_item;
+  const int64_t chunk_end = Min(chunk_begin + v.chunks_per_item, v.num_chunks);
+  for (int64_t ci = chunk_begin; ci < chunk_end; ++ci) {
+    const int64_t m0 = ci * v.chunk, chunk = Min(v.chunk, v.produced - m0);
+    const C* weight =
+        static_cast<const C*>(v.packed_weight) + (tile.g * v.produced + m0) * v.reduced * v.taps;
+    for (int64_t c = 0; c < v.num_classes; ++c) {
+      const ClassView& cls = v.classes[c];
+      const int64_t rows_total = cls.num_planes * chunk;
+      const int64_t step = MaxVectors(static_cast<int>(Min(rows_total, kMaxRows)));
+      // Positions outside, rows inside: the source of one block of positions stays in the L1 cache
+      // while the weights stream past it.
+      for (int64_t p = 0; p < vectors; p += step) {
+        const int count = static_cast<int>(Min(step, vectors - p));
+        const C* a = weight + cls.first_weight * chunk * v.reduced;
+        C* out = acc + cls.first_plane * chunk * v.acc_pitch + p * kLanes<C>;
+        const MultiplyFn<C> full = PickMultiply<C>(kMaxRows, count);
+        int64_t row0 = 0;
+        for (; row0 + kMaxRows <= rows_total; row0 += kMaxRows) {
+          full(cls.num_taps, cls.offsets, v.reduced, packed + p * kLanes<C>, v.plane_stride, a,
+               out + row0 * v.acc_pitch, v.acc_pitch);
+          a += kMaxRows * cls.num_taps * v.reduced;
+        }
+        if (row0 < rows_total) {
+          PickMultiply<C>(static_cast<int>(rows_total - row0), count)(
+              cls.num_taps, cls.offsets, v.reduced, packed + p * kLanes<C>, v.plane_stride, a,
+              out + row0 * v.acc_pitch, v.acc_pitch);
+        }
+      }
+    }
+    if (v.channels_last) {
+      WriteTileChannelsLast<T>(v, tile, acc, m0, chunk);
+    } else {
+      WriteTile<T>(v, tile, acc, m0, chunk, row);
+    }
+  }
+}
+
+}  // namespace transconv::cpu::TRANSCONV_ISA
+
+#endif  // TRANSCONV_CPU_KERNELS_GATHER_H_

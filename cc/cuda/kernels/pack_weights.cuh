@@ -1,0 +1,101 @@
+// Brings weights into the order and the number format in which the tile kernels read them.
+//
+// The result is [group][m block of 64][row residue][slab of 16 k][tap][operand][2 chunks][64 rows][8],
+// m being the target's channel and k the source's; missing channels are zeros. Operands are the
+// weight itself or, for three products, its high part, its low part, and the high part times 2^-11,
+// which meets the pixels' low part stored times 2^11. float32 rows carry a power of two of their
+// own, so that float16 holds them with all its bits.
+#ifndef TRANSCONV_CUDA_KERNELS_PACK_WEIGHTS_CUH_
+#define TRANSCONV_CUDA_KERNELS_PACK_WEIGHTS_CUH_
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "core/tile_plan.h"
+
+namespace transconv::cuda {
+
+constexpr int kPackThreads = 128;
+constexpr int kPackExponent = 13;  // a row's largest weight becomes 2^13 or above
+
+struct PackParams {
+  const void* weight;  // (in_channels, out_channels / groups, kh, kw)
+  uint8_t* packed;
+  float* scales;  // by target channel; float32 only
+  int64_t stride_m, stride_k, stride_group;  // elements
+  int groups, m_per_group, k_per_group, m_blocks, slabs, taps, residues;
+  int first_tap[kMaxResidues + 1];
+  int16_t tap_kernel[kMaxTileTaps];
+};
+
+// One block packs one target channel (a row of the M operand).
+template <typename T, int PRODUCTS>
+__global__ void __launch_bounds__(kPackThreads)
+    PackWeightsKernel(const __grid_constant__ PackParams p) {
+  const int m_padded = blockIdx.x % (p.m_blocks * 64), group = blockIdx.x / (p.m_blocks * 64);
+  const bool exists = m_padded < p.m_per_group;
+  const T* row = static_cast<const T*>(p.weight) + group * p.stride_group + m_padded * p.stride_m;
+
+  float scale = 1.f;
+  if constexpr (sizeof(T) == 4) {
+    __shared__ uint32_t warps[kPackThreads / 32];
+    uint32_t largest = 0;
+    if (exists) {
+      for (int i = threadIdx.x; i < p.k_per_group * p.taps; i += kPackThreads) {
+        const int k = i / p.taps, tap = i - k * p.taps;
+        const uint32_t bits = __float_as_uint(row[k * p.stride_k + tap]) & 0x7fffffffu;
+        if (bits < 0x7f800000u) largest = max(largest, bits);
+      }
+    }
+    largest = __reduce_max_sync(0xffffffffu, largest);
+    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = largest;
+    __syncthreads();
+    for (int i = 0; i < kPackThreads / 32; ++i) largest = max(largest, warps[i]);
+    const int exponent = max(static_cast<int>(largest >> 23) - 127, -100);
+    scale = __int_as_float((kPackExponent - exponent + 127) << 23);
+    if (threadIdx.x == 0 && exists) {
+      p.scales[static_cast<int64_t>(group) * p.m_per_group + m_padded] =
+          __int_as_float((exponent - kPackExponent + 127) << 23);
+    }
+  }
+
+  const int m_block = m_padded / 64, m = m_padded % 64;
+  const int64_t block = (static_cast<int64_t>(group) * p.m_blocks + m_block) * p.slabs * p.taps;
+  for (int i = threadIdx.x; i < p.slabs * p.taps * 2; i += kPackThreads) {
+    const int chunk = i % 2, t = i / 2 % p.taps, slab = i / 2 / p.taps;
+    int residue = 0;
+    while (t >= p.first_tap[residue + 1]) ++residue;
+    const int count = p.first_tap[residue + 1] - p.first_tap[residue];
+    const int64_t place = block + static_cast<int64_t>(p.slabs) * p.first_tap[residue] +
+                          static_cast<int64_t>(slab) * count + (t - p.first_tap[residue]);
+    __align__(16) T operands[PRODUCTS == 3 && sizeof(T) == 4 ? 1 : 8];
+    __align__(16) __half halves[3][8];
+    for (int c = 0; c < 8; ++c) {
+      const int k = slab * 16 + chunk * 8 + c;
+      const bool inside = exists && k < p.k_per_group;
+      if constexpr (sizeof(T) == 4) {
+        const float v = inside ? row[k * p.stride_k + p.tap_kernel[t]] * scale : 0.f;
+        const __half high = __float2half_rn(v);
+        halves[0][c] = high;
+        halves[1][c] = __float2half_rn(v - __half2float(high));
+        halves[2][c] = __float2half_rn(__half2float(high) * (1.f / 2048.f));
+      } else {
+        operands[c] = inside ? row[k * p.stride_k + p.tap_kernel[t]] : static_cast<T>(0.f);
+      }
+    }
+    uint8_t* out = p.packed + place * (PRODUCTS * 2048) + chunk * 1024 + m * 16;
+    for (int o = 0; o < PRODUCTS; ++o) {
+      if constexpr (sizeof(T) == 4) {
+        *reinterpret_cast<uint4*>(out + o * 2048) = *reinterpret_cast<const uint4*>(halves[o]);
+      } else {
+        *reinterpret_cast<uint4*>(out) = *reinterpret_cast<const uint4*>(operands);
+      }
+    }
+  }
+}
+
+}  // namespace transconv::cuda
+
+#endif  // TRANSCONV_CUDA_KERNELS_PACK_WEIGHTS_CUH_

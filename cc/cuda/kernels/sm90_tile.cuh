@@ -1,0 +1,704 @@
+// Hopper's dense kernel for the forward pass and the gradient of x: halo tiles and wgmma.
+//
+// A block walks over tiles (core/tile_plan.h). For each it computes 64 target channels x
+// 2 * ROWS rows x N columns x RES column residues, the weights being the M operand and the pixels
+// the N operand, so that targets are contiguous along a row. The sum runs over slabs of 16 source
+// channels, and within a slab over the kernel's taps.
+//
+//     7 producer warps   gather a slab's halo from the source in any layout, convert it to 16 bits
+//                        and store it as blocked-8 cells [chunk of 8 channels][cell][8]; a cell is
+//                        loaded and converted once and serves every tap
+//     1 weight warp      brings the packed weights of a few taps at a time by bulk copies
+//     8 consumer warps   two warpgroups, ROWS tile rows each: for every tap, one wgmma per row whose
+//                        pixel operand starts at the tap's cell; then the epilogue
+//
+// float32 is multiplied in float16 with a power-of-two scale that follows the data ("block
+// exponent"), which keeps TF32's 11-bit significands at twice its rate. The scale is kept while the
+// largest magnitude of every slab stays inside a window of 19 binades; else the slab is gathered
+// again with the right one. With PRODUCTS = 3 the low parts of both operands are multiplied too
+// (Ootomo and Yokota, arXiv:2203.03341), and partial sums leave the truncating tensor-core
+// accumulators after every chunk of taps: as accurate as float32 multiply-adds.
+#ifndef TRANSCONV_CUDA_KERNELS_SM90_TILE_CUH_
+#define TRANSCONV_CUDA_KERNELS_SM90_TILE_CUH_
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "core/tile_plan.h"
+#include "cuda/primitives/ptx.cuh"
+#include "cuda/primitives/wgmma.cuh"
+
+namespace transconv::cuda::sm90_tile {
+
+// Registers move between whole warpgroups, so the weight warp completes the producers' second one.
+constexpr int kProducerWarps = 7;
+constexpr int kConsumerWarps = 8;
+constexpr int kProducers = 32 * kProducerWarps;
+constexpr int kThreads = 32 * (kProducerWarps + 1 + kConsumerWarps);
+constexpr int kProducerRegisters = 88, kConsumerRegisters = 168;
+constexpr int kUnits = 5;          // gathers in flight per producer: 8 channels of one cell each
+constexpr int kSlabChannels = 16;  // one wgmma step
+constexpr int kMaxStages = 8;
+constexpr int kTapBytes = 64 * kSlabChannels * 2;  // one packed operand of one tap
+
+// What the scaled magnitudes of a slab may be: a float16 bit pattern between these.
+constexpr uint32_t kWindowLow = 0x2c00;   // 2^-4
+constexpr uint32_t kWindowHigh = 0x7800;  // 2^15
+constexpr int kTargetExponent = 12;       // a fresh scale puts the maximum at 2^12 or above
+constexpr int kMinExponent = -100;        // of the data: the scale itself stays representable
+
+struct TileParams {
+  const void* source;
+  void* target;
+  const void* bias;       // null if there is none
+  const uint8_t* weights; // packed: [group][m block][row residue][slab][tap][operand][64 x 16]
+  const float* scales;    // float32: what one packed weight unit of each target channel is worth
+  int64_t source_batch, source_channel, source_column;  // strides in elements
+  int64_t target_batch, target_channel, target_row, target_column;
+  int source_h, source_w, target_h, target_w;
+  int source_step_h, source_step_w, target_step_h, target_step_w;
+  int groups, k_per_group, m_per_group, slabs, m_blocks;
+  int tiles_x, tiles_y, residues_h, residues_w;
+  int tiles;
+  int strip, lead;  // targets between two tiles' origins, and how many the first lies before 0
+  bool channels_first;
+  int halo_rows, halo_columns, cells, planes_w;
+  int cell_groups, units_per_warp;  // groups of 32 cells; units of a warp, in whole rounds
+  int chunk_taps, stages, weight_stages;
+  // Byte offsets in shared memory.
+  int chunk_pitch, stage_bytes, weight_bytes, staging_pitch;
+  int weights_at, staging_at, table_at;
+  int64_t plane_h[kMaxPlanes], plane_w[kMaxPlanes];
+  int64_t first_row[kMaxResidues];
+  int64_t first_column;
+  int first_tap[kMaxResidues + 1];
+  int residue_begin[kMaxResidues][kMaxResidues + 1];
+  int tap_cell[kMaxTileTaps];
+};
+
+// Barriers and small exchanges, at the start of shared memory.
+struct Control {
+  uint64_t full[kMaxStages], empty[kMaxStages];
+  uint64_t weight_full[kMaxStages], weight_empty[kMaxStages];
+  int exponent[kMaxStages];
+  uint32_t exchange[2][kProducerWarps];
+  uint32_t redo[kProducerWarps];
+};
+constexpr int kControlBytes = 512;
+static_assert(sizeof(Control) <= kControlBytes, "the stages start behind it");
+
+template <typename T>
+struct Element;
+template <>
+struct Element<float> {
+  using Operand = __half;
+  using Raw = float;
+};
+template <>
+struct Element<__half> {
+  using Operand = __half;
+  using Raw = uint16_t;
+};
+template <>
+struct Element<__nv_bfloat16> {
+  using Operand = __nv_bfloat16;
+  using Raw = uint16_t;
+};
+
+// Where a tile lies.
+struct Tile {
+  int group, m_block, residue, image;
+  int row, column;  // first target of its residue class; the column may be negative (lead)
+  int strip;
+  int taps;
+  __device__ Tile(const TileParams& p, int index, int rows) {
+    m_block = index % p.m_blocks;
+    index /= p.m_blocks;
+    residue = index % p.residues_h;
+    index /= p.residues_h;
+    strip = index % p.tiles_x;
+    index /= p.tiles_x;
+    row = index % p.tiles_y * rows;
+    index /= p.tiles_y;
+    group = index % p.groups;
+    image = index / p.groups;
+    column = strip * p.strip - p.lead;
+    taps = p.first_tap[residue + 1] - p.first_tap[residue];
+  }
+};
+
+__device__ __forceinline__ float PowerOfTwo(int exponent) {
+  return __int_as_float((exponent + 127) << 23);
+}
+
+// ---- Producers ----
+
+template <typename T, int ROWS, int PRODUCTS>
+struct Producer {
+  using Raw = typename Element<T>::Raw;
+  static constexpr bool kScaled = sizeof(T) == 4;
+
+  const TileParams& p;
+  Control& control;
+  const uint32_t stages;  // shared address of stage 0
+  int* const table;       // two tables of source pixels by cell, -1 for none
+  const int warp, lane;
+  int exponent = kMinExponent;
+  float scale = PowerOfTwo(kTargetExponent - kMinExponent);
+
+  // What a slab's gathers start from.
+  struct Slab {
+    const Raw* base = nullptr;
+    const int* table = nullptr;
+    int channels = 0;  // that exist; 0 if there is no such slab
+  };
+
+  __device__ void BuildTable(const Tile& tile, int which) const {
+    int* out = table + which * p.cell_groups * 32;
+    for (int cell = threadIdx.x; cell < p.cell_groups * 32; cell += kProducers) {
+      int pixel = -1;
+      if (cell < p.cells) {
+        const CellPlace at = PlaceOfCell(cell, p.halo_rows, p.halo_columns, p.planes_w, p.plane_h,
+                                         p.plane_w, p.source_step_h, p.source_step_w,
+                                         tile.row + p.first_row[tile.residue],
+                                         tile.column + p.first_column);
+        if (at.y >= 0 && at.y < p.source_h && at.x >= 0 && at.x < p.source_w) {
+          pixel = static_cast<int>(at.y) * p.source_w + static_cast<int>(at.x);
+        }
+      }
+      out[cell] = pixel;
+    }
+  }
+
+  __device__ Slab SlabOf(const Tile& tile, int slab, int which) const {
+    const int64_t channel =
+        static_cast<int64_t>(tile.group) * p.k_per_group + slab * kSlabChannels;
+    return {static_cast<const Raw*>(p.source) + tile.image * p.source_batch +
+                channel * p.source_channel,
+            table + which * p.cell_groups * 32, p.k_per_group - slab * kSlabChannels};
+  }
+
+  // Unit u of a slab is chunk u / cell_groups and the 32 cells of group u % cell_groups.
+  __device__ __forceinline__ void Gather(Raw (&v)[8], Slab slab, int unit) const {
+    const int chunk = unit >= p.cell_groups ? 1 : 0;
+    const int cell = (unit - chunk * p.cell_groups) * 32 + lane;
+    const bool exists = unit < 2 * p.cell_groups && slab.channels > 0;
+    const int pixel = exists ? slab.table[cell] : -1;
+    const Raw* q = slab.base + static_cast<int64_t>(pixel) * p.source_column +
+                   chunk * 8 * p.source_channel;
+    // Opaque, or the compiler keeps eight channel pointers alive for every unit and spills.
+    asm volatile("" : "+l"(q));
+    const int channels = pixel >= 0 ? slab.channels - chunk * 8 : 0;
+#pragma unroll
+    for (int k = 0; k < 8; ++k, q += p.source_channel) v[k] = ptx::LoadIf(q, k < channels);
+  }
+
+  // Converts one unit and stores its cells; returns the largest scaled magnitudes, two halves.
+  __device__ __forceinline__ uint32_t Put(const Raw (&v)[8], uint32_t stage, int unit,
+                                          uint32_t largest) const {
+    if (unit >= 2 * p.cell_groups) return largest;
+    const int chunk = unit >= p.cell_groups ? 1 : 0;
+    const int cell = (unit - chunk * p.cell_groups) * 32 + lane;
+    uint32_t packed[4], low[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if constexpr (kScaled) {
+        const float a = v[2 * i] * scale, b = v[2 * i + 1] * scale;
+        packed[i] = ptx::PackHalf2(a, b);
+        largest = ptx::MaxAbsHalf2(largest, packed[i]);
+        if constexpr (PRODUCTS == 3) {
+          const __half2 h = reinterpret_cast<const __half2&>(packed[i]);
+          low[i] = ptx::PackHalf2((a - __low2float(h)) * 2048.f, (b - __high2float(h)) * 2048.f);
+        }
+      } else {
+        packed[i] = v[2 * i] | static_cast<uint32_t>(v[2 * i + 1]) << 16;
+      }
+    }
+    if (cell < p.cells) {
+      const uint32_t at = stage + chunk * p.chunk_pitch + cell * 16;
+      ptx::StoreShared128(at, make_uint4(packed[0], packed[1], packed[2], packed[3]));
+      if constexpr (PRODUCTS == 3) {
+        ptx::StoreShared128(at + 2 * p.chunk_pitch, make_uint4(low[0], low[1], low[2], low[3]));
+      }
+    }
+    return largest;
+  }
+
+  // Largest of a value over all producer warps.
+  __device__ uint32_t MaxOfAll(uint32_t value, uint32_t* slots) const {
+    value = __reduce_max_sync(0xffffffffu, value);
+    if (lane == 0) slots[warp] = value;
+    ptx::NamedBarrier<1, kProducers>();
+    return __reduce_max_sync(0xffffffffu, slots[lane % kProducerWarps]);
+  }
+
+  // The slab left the window: finds the scale that it needs and, if that is another one, gathers it
+  // again. Within a tile the exponent never falls, since sums of earlier slabs already carry it.
+  // Rare, so a call; by value, so that the caller's state stays in registers.
+  static __device__ __noinline__ int Redo(const TileParams& p, Control& control, Slab slab,
+                                          uint32_t stage, int exponent, bool first) {
+    Producer self{p, control, 0, nullptr, static_cast<int>(threadIdx.x) / 32,
+                  static_cast<int>(threadIdx.x) % 32, exponent, 0.f};
+    uint32_t largest = 0;
+    for (int u = self.warp; u < 2 * p.cell_groups; u += kProducerWarps) {
+      Raw v[8];
+      self.Gather(v, slab, u);
+#pragma unroll
+      for (int k = 0; k < 8; ++k) {
+        const uint32_t bits = __float_as_uint(static_cast<float>(v[k])) & 0x7fffffffu;
+        if (bits < 0x7f800000u && bits > largest) largest = bits;
+      }
+    }
+    largest = self.MaxOfAll(largest, control.redo);
+    ptx::NamedBarrier<1, kProducers>();  // `redo` may be written again
+    const int needed = max(static_cast<int>(largest >> 23) - 127, kMinExponent);
+    if (largest == 0 || needed == exponent || (!first && needed < exponent)) return exponent;
+    self.exponent = needed;
+    self.scale = PowerOfTwo(kTargetExponent - needed);
+    for (int u = self.warp; u < 2 * p.cell_groups; u += kProducerWarps) {
+      Raw v[8];
+      self.Gather(v, slab, u);
+      self.Put(v, stage, u, 0);
+    }
+    return needed;
+  }
+
+  __device__ void Run() {
+    int index = blockIdx.x;
+    const auto skip = [&](int i) {  // tiles of a residue without taps have no source
+      while (i < p.tiles && Tile(p, i, 2 * ROWS).taps == 0) i += gridDim.x;
+      return i;
+    };
+    index = skip(index);
+    if (index >= p.tiles) return;
+    int which = 0;
+    BuildTable(Tile(p, index, 2 * ROWS), 0);
+    ptx::NamedBarrier<1, kProducers>();
+    Slab current = SlabOf(Tile(p, index, 2 * ROWS), 0, 0);
+    Raw v[kUnits][8];
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i) Gather(v[i], current, warp + kProducerWarps * i);
+
+    int stage = 0;
+    uint32_t parity = 1, turn = 0;
+    while (index < p.tiles) {
+      const int next_index = skip(index + gridDim.x);
+      const bool more = next_index < p.tiles;
+      ptx::NamedBarrier<1, kProducers>();  // nobody gathers by the table that is overwritten now
+      if (more) BuildTable(Tile(p, next_index, 2 * ROWS), which ^ 1);
+      ptx::NamedBarrier<1, kProducers>();
+      for (int slab = 0; slab < p.slabs; ++slab) {
+        Slab next;
+        if (slab + 1 < p.slabs) {
+          next = current;
+          next.base += kSlabChannels * p.source_channel;
+          next.channels -= kSlabChannels;
+        } else if (more) {
+          next = SlabOf(Tile(p, next_index, 2 * ROWS), 0, which ^ 1);
+        }
+        ptx::BarrierWait(ptx::SharedAddress(&control.empty[stage]), parity);
+        const uint32_t at = stages + stage * p.stage_bytes;
+        uint32_t largest = 0;
+        for (int j = 0; j < p.units_per_warp; j += kUnits) {
+          const bool last = j + kUnits >= p.units_per_warp;
+#pragma unroll
+          for (int i = 0; i < kUnits; ++i) {
+            largest = Put(v[i], at, warp + kProducerWarps * (j + i), largest);
+            const Slab from{last ? next.base : current.base, last ? next.table : current.table,
+                            last ? next.channels : current.channels};
+            Gather(v[i], from, warp + kProducerWarps * (last ? i : j + i + kUnits));
+          }
+        }
+        if constexpr (kScaled) {
+          largest = max(largest & 0xffffu, largest >> 16);
+          largest = MaxOfAll(largest, control.exchange[turn]);
+          turn ^= 1;
+          if (largest >= kWindowHigh || (slab == 0 && largest < kWindowLow)) {
+            exponent = Redo(p, control, current, at, exponent, slab == 0);
+            scale = PowerOfTwo(kTargetExponent - exponent);
+          }
+          if (threadIdx.x == 0) control.exponent[stage] = exponent;
+        }
+        ptx::FenceAsync();
+        __syncwarp();
+        if (lane == 0) ptx::BarrierArrive(ptx::SharedAddress(&control.full[stage]));
+        if (++stage == p.stages) {
+          stage = 0;
+          parity ^= 1;
+        }
+        current = next;
+      }
+      index = next_index;
+      which ^= 1;
+    }
+  }
+};
+
+// ---- Weights ----
+
+// One thread; the order is that of the consumers: tile, slab, chunk of taps.
+template <int ROWS, int PRODUCTS>
+__device__ void FeedWeights(const TileParams& p, Control& control, uint32_t ring) {
+  constexpr int kTap = PRODUCTS * kTapBytes;
+  int slot = 0;
+  uint32_t parity = 1;
+  for (int index = blockIdx.x; index < p.tiles; index += gridDim.x) {
+    const Tile tile(p, index, 2 * ROWS);
+    const int64_t block =
+        (static_cast<int64_t>(tile.group) * p.m_blocks + tile.m_block) * p.slabs;
+    const uint8_t* from = p.weights + (block * p.first_tap[p.residues_h] +
+                                       static_cast<int64_t>(p.slabs) * p.first_tap[tile.residue]) *
+                                          kTap;
+    for (int slab = 0; slab < p.slabs; ++slab) {
+      for (int tap = 0; tap < tile.taps; tap += p.chunk_taps) {
+        const uint32_t bytes = min(p.chunk_taps, tile.taps - tap) * kTap;
+        const uint32_t full = ptx::SharedAddress(&control.weight_full[slot]);
+        ptx::BarrierWait(ptx::SharedAddress(&control.weight_empty[slot]), parity);
+        ptx::BarrierArriveExpect(full, bytes);
+        ptx::BulkLoad(ring + slot * p.weight_bytes, from, bytes, full);
+        from += bytes;
+        if (++slot == p.weight_stages) {
+          slot = 0;
+          parity ^= 1;
+        }
+      }
+    }
+  }
+}
+
+// ---- Consumers ----
+
+template <typename T>
+__device__ __forceinline__ T Round(float v) {
+  if constexpr (sizeof(T) == 4) {
+    return v;
+  } else if constexpr (std::is_same_v<T, __half>) {
+    return __float2half_rn(v);
+  } else {
+    return __float2bfloat16_rn(v);
+  }
+}
+
+template <typename T>
+__device__ __forceinline__ float Widen(T v) {
+  return static_cast<float>(v);
+}
+
+template <typename T, int N, int RES, int ROWS, int PRODUCTS>
+struct Consumer {
+  using Operand = typename Element<T>::Operand;
+  static constexpr bool kScaled = sizeof(T) == 4;
+  static constexpr int kRegisters = N / 2;
+  static constexpr int kAlign = 16 / sizeof(T);   // elements of one 16-byte piece
+  static constexpr int kSector = 32 / sizeof(T);  // elements of one 32-byte sector
+
+  const TileParams& p;
+  Control& control;
+  const uint32_t stages, ring;
+  T* const staging;  // this warp's: 8 channels
+  const int group;   // warpgroup, 0 or 1
+  const int warp, lane;
+
+  // Stores one tile row of this warp's 16 channels in NCHW: eight channels at a time are staged,
+  // residues interleaved, and each then leaves as one bulk copy of its 16-byte-aligned middle. Tiles
+  // are cut where the address is a multiple of 32 bytes: partial sectors halve the store rate.
+  template <typename Value>
+  __device__ void StoreRows(Value value, const Tile& tile, int tile_row) {
+    const int row = (tile.row + tile_row) * p.target_step_h + tile.residue;
+    if (row >= p.target_h) return;
+    const int quad = lane % 4, channel_lane = lane / 4;
+    const int step = p.target_step_w;
+    const int origin = tile.column * step;
+    const bool first = tile.strip == 0, final = tile.strip == p.tiles_x - 1;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int m0 = tile.m_block * 64 + warp * 16 + half * 8;
+      const auto offset_of = [&](int m) {
+        return tile.image * p.target_batch +
+               (static_cast<int64_t>(tile.group) * p.m_per_group + m) * p.target_channel +
+               row * p.target_row;
+      };
+      if (lane < 8) ptx::BulkWaitRead<0>();
+      __syncwarp();
+      // Staged column 0 is where the address of (row, origin) was last aligned.
+      const int phase =
+          static_cast<int>((offset_of(m0 + channel_lane) + origin) & (kAlign - 1));
+      T* out = staging + channel_lane * p.staging_pitch + phase;
+#pragma unroll
+      for (int r = 0; r < RES; ++r) {
+        if (r < p.residues_w) {
+#pragma unroll
+          for (int j = 0; j < N / 8; ++j) {
+            const int v = 8 * j + 2 * quad;
+            out[v * step + r] = Round<T>(value(r, half, 4 * j + 2 * half));
+            out[(v + 1) * step + r] = Round<T>(value(r, half, 4 * j + 2 * half + 1));
+          }
+        }
+      }
+      ptx::FenceAsync();
+      __syncwarp();
+      if (lane < 8 && m0 + lane < p.m_per_group) {
+        const int64_t offset = offset_of(m0 + lane);
+        int lo = max(origin, 0), hi = min(origin + N * step, p.target_w);
+        if (p.lead > 0) {
+          const int cut = tile.strip * p.strip;
+          const int sector = static_cast<int>((offset + cut) & (kSector - 1));
+          lo = first ? 0 : cut - sector;
+          hi = final ? p.target_w : cut + p.strip - sector;
+        }
+        T* const to = static_cast<T*>(p.target) + offset;
+        const T* const from = staging + lane * p.staging_pitch +
+                              static_cast<int>((offset + origin) & (kAlign - 1)) - origin;
+        // The first and last column whose 16-byte piece lies wholly inside.
+        const int skew = static_cast<int>(offset & (kAlign - 1));
+        int begin = ((lo + skew + kAlign - 1) & ~(kAlign - 1)) - skew;
+        int end = ((hi + skew) & ~(kAlign - 1)) - skew;
+        if (begin >= end) begin = end = max(lo, hi);
+        for (int x = lo; x < min(begin, hi); ++x) to[x] = from[x];
+        for (int x = end; x < hi; ++x) to[x] = from[x];
+        if (begin < end) {
+          ptx::BulkStore(to + begin, ptx::SharedAddress(from + begin),
+                         (end - begin) * static_cast<int>(sizeof(T)));
+        }
+        ptx::BulkCommit();
+      }
+    }
+  }
+
+  // In NHWC the eight lanes of one pixel write eight consecutive channels: whole sectors.
+  template <typename Value>
+  __device__ void StorePixels(Value value, const Tile& tile, int tile_row) {
+    const int row = (tile.row + tile_row) * p.target_step_h + tile.residue;
+    if (row >= p.target_h) return;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int m = tile.m_block * 64 + warp * 16 + half * 8 + lane / 4;
+      if (m >= p.m_per_group) continue;
+      T* const to = static_cast<T*>(p.target) + tile.image * p.target_batch +
+                    static_cast<int64_t>(row) * p.target_row +
+                    static_cast<int64_t>(tile.group) * p.m_per_group + m;
+#pragma unroll
+      for (int r = 0; r < RES; ++r) {
+        if (r < p.residues_w) {
+#pragma unroll
+          for (int j = 0; j < N / 8; ++j) {
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+              const int x = (tile.column + 8 * j + 2 * (lane % 4) + e) * p.target_step_w + r;
+              if (x >= 0 && x < p.target_w) {
+                to[x * p.target_column] = Round<T>(value(r, half, 4 * j + 2 * half + e));
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+
+  __device__ void Run() {
+    float sum[RES][ROWS][kRegisters];
+    int stage = 0, slot = 0;
+    uint32_t parity = 0, weight_parity = 0;
+    const uint64_t weights = wgmma::Descriptor(1024, 128) | (ring >> 4);
+    const uint64_t pixels = wgmma::Descriptor(p.chunk_pitch, 128) | (stages >> 4);
+
+    for (int index = blockIdx.x; index < p.tiles; index += gridDim.x) {
+      const Tile tile(p, index, 2 * ROWS);
+      const int first_tap = p.first_tap[tile.residue];
+      int exponent = 0;
+#pragma unroll
+      for (int r = 0; r < RES; ++r) {
+#pragma unroll
+        for (int y = 0; y < ROWS; ++y) {
+#pragma unroll
+          for (int i = 0; i < kRegisters; ++i) sum[r][y][i] = 0.f;
+        }
+      }
+      const int slabs = tile.taps > 0 ? p.slabs : 0;
+      for (int slab = 0; slab < slabs; ++slab) {
+        ptx::BarrierWait(ptx::SharedAddress(&control.full[stage]), parity);
+        if constexpr (kScaled) {
+          // Sums so far carry the exponent of the slab before. Not conditional: a branch here would
+          // make the compiler serialise the matrix instructions.
+          const int now = control.exponent[stage];
+          const float factor = slab == 0 ? 1.f : PowerOfTwo(max(exponent - now, -126));
+          exponent = now;
+#pragma unroll
+          for (int r = 0; r < RES; ++r) {
+#pragma unroll
+            for (int y = 0; y < ROWS; ++y) {
+#pragma unroll
+              for (int i = 0; i < kRegisters; ++i) sum[r][y][i] *= factor;
+            }
+          }
+        }
+        const uint64_t row_cells =
+            pixels + static_cast<uint32_t>(stage * (p.stage_bytes >> 4) +
+                                           group * ROWS * p.halo_columns);
+        for (int tap = 0; tap < tile.taps; tap += p.chunk_taps) {
+          ptx::BarrierWait(ptx::SharedAddress(&control.weight_full[slot]), weight_parity);
+          Accumulate(sum, tile.residue, first_tap + tap,
+                     first_tap + min(tap + p.chunk_taps, tile.taps),
+                     weights + static_cast<uint32_t>(slot * (p.weight_bytes >> 4)), row_cells);
+          if (lane == 0) ptx::BarrierArrive(ptx::SharedAddress(&control.weight_empty[slot]));
+          if (++slot == p.weight_stages) {
+            slot = 0;
+            weight_parity ^= 1;
+          }
+        }
+        if (lane == 0) ptx::BarrierArrive(ptx::SharedAddress(&control.empty[stage]));
+        if (++stage == p.stages) {
+          stage = 0;
+          parity ^= 1;
+        }
+      }
+      Store(sum, tile, exponent);
+    }
+    if (lane < 8) ptx::BulkWait<0>();
+  }
+
+  // Adds the products of taps [begin, end) of one slab.
+  __device__ __forceinline__ void Accumulate(float (&sum)[RES][ROWS][kRegisters], int residue,
+                                             int begin, int end, uint64_t weights,
+                                             uint64_t row_cells) const {
+    if constexpr (PRODUCTS == 1) {
+      Products(sum, residue, begin, end, weights, row_cells);
+    } else {
+      float part[RES][ROWS][kRegisters];
+#pragma unroll
+      for (int r = 0; r < RES; ++r) {
+#pragma unroll
+        for (int y = 0; y < ROWS; ++y) {
+#pragma unroll
+          for (int i = 0; i < kRegisters; ++i) part[r][y][i] = 0.f;
+        }
+      }
+      Products(part, residue, begin, end, weights, row_cells);
+#pragma unroll
+      for (int r = 0; r < RES; ++r) {
+#pragma unroll
+        for (int y = 0; y < ROWS; ++y) {
+#pragma unroll
+          for (int i = 0; i < kRegisters; ++i) sum[r][y][i] += part[r][y][i];
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void Products(float (&d)[RES][ROWS][kRegisters], int residue,
+                                           int begin, int end, uint64_t weights,
+                                           uint64_t row_cells) const {
+    constexpr uint32_t kTap = PRODUCTS * kTapBytes >> 4;
+#pragma unroll
+    for (int r = 0; r < RES; ++r) {
+#pragma unroll
+      for (int y = 0; y < ROWS; ++y) wgmma::Pin(d[r][y]);
+    }
+    wgmma::Fence();
+#pragma unroll
+    for (int r = 0; r < RES; ++r) {
+      const int from = max(begin, p.residue_begin[residue][r]);
+      const int to = RES == 1 ? end : min(end, p.residue_begin[residue][r + 1]);
+      for (int t = from; t < to; ++t) {
+        const uint64_t a = weights + static_cast<uint32_t>(t - begin) * kTap;
+        const uint64_t b = row_cells + static_cast<uint32_t>(p.tap_cell[t]);
+        wgmma::Fence();
+#pragma unroll
+        for (int y = 0; y < ROWS; ++y) {
+          const uint64_t c = b + static_cast<uint32_t>(y * p.halo_columns);
+          if constexpr (PRODUCTS == 3) {
+            // The small products first: less is cut off when the large one joins.
+            const uint64_t c_low = c + static_cast<uint32_t>(p.chunk_pitch >> 3);
+            wgmma::Multiply<Operand, N>::Run(d[r][y], a + 2 * (kTapBytes >> 4), c_low, 1);
+            wgmma::Multiply<Operand, N>::Run(d[r][y], a + (kTapBytes >> 4), c, 1);
+          }
+          wgmma::Multiply<Operand, N>::Run(d[r][y], a, c, 1);
+        }
+      }
+    }
+    wgmma::Commit();
+    wgmma::Wait<0>();
+#pragma unroll
+    for (int r = 0; r < RES; ++r) {
+#pragma unroll
+      for (int y = 0; y < ROWS; ++y) wgmma::Pin(d[r][y]);
+    }
+  }
+
+  __device__ __forceinline__ void Store(float (&sum)[RES][ROWS][kRegisters], const Tile& tile,
+                                        int exponent) {
+    float factor[2], bias[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int m = tile.m_block * 64 + warp * 16 + half * 8 + lane / 4;
+      const int64_t channel = static_cast<int64_t>(tile.group) * p.m_per_group + m;
+      const bool exists = m < p.m_per_group;
+      bias[half] = exists && p.bias != nullptr
+                       ? Widen(static_cast<const T*>(p.bias)[channel])
+                       : 0.f;
+      factor[half] = 1.f;
+      if constexpr (kScaled) {
+        factor[half] = exists ? p.scales[channel] * PowerOfTwo(exponent - kTargetExponent) : 0.f;
+      }
+    }
+#pragma unroll
+    for (int y = 0; y < ROWS; ++y) {
+      const auto value = [&](int r, int half, int i) {
+        return kScaled ? fmaf(sum[r][y][i], factor[half], bias[half]) : sum[r][y][i] + bias[half];
+      };
+      if (p.channels_first) {
+        StoreRows(value, tile, group * ROWS + y);
+      } else {
+        StorePixels(value, tile, group * ROWS + y);
+      }
+    }
+  }
+};
+
+template <typename T, int N, int RES, int ROWS, int PRODUCTS>
+__global__ void __launch_bounds__(kThreads, 1) TileKernel(const __grid_constant__ TileParams p) {
+  extern __shared__ __align__(1024) uint8_t shared[];
+  Control& control = *reinterpret_cast<Control*>(shared);
+  const uint32_t base = ptx::SharedAddress(shared);
+  const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kMaxStages; ++i) {
+      ptx::BarrierInit(ptx::SharedAddress(&control.full[i]), kProducerWarps);
+      ptx::BarrierInit(ptx::SharedAddress(&control.empty[i]), kConsumerWarps);
+      ptx::BarrierInit(ptx::SharedAddress(&control.weight_full[i]), 1);
+      ptx::BarrierInit(ptx::SharedAddress(&control.weight_empty[i]), kConsumerWarps);
+    }
+    ptx::BarrierInitFence();
+  }
+  __syncthreads();
+  if (warp < kProducerWarps) {
+    ptx::RegistersDown<kProducerRegisters>();
+    Producer<T, ROWS, PRODUCTS>{p,
+                                control,
+                                base + kControlBytes,
+                                reinterpret_cast<int*>(shared + p.table_at),
+                                warp,
+                                lane}
+        .Run();
+  } else if (warp == kProducerWarps) {
+    ptx::RegistersDown<kProducerRegisters>();
+    if (lane == 0) {
+      FeedWeights<ROWS, PRODUCTS>(p, control, base + static_cast<uint32_t>(p.weights_at));
+    }
+  } else {
+    ptx::RegistersUp<kConsumerRegisters>();
+    const int consumer = warp - kProducerWarps - 1;
+    T* staging = reinterpret_cast<T*>(shared + p.staging_at) + consumer * 8 * p.staging_pitch;
+    Consumer<T, N, RES, ROWS, PRODUCTS>{
+        p, control, base + kControlBytes, base + static_cast<uint32_t>(p.weights_at),
+        staging, consumer / 4, consumer % 4, lane}
+        .Run();
+  }
+}
+
+}  // namespace transconv::cuda::sm90_tile
+
+#endif  // TRANSCONV_CUDA_KERNELS_SM90_TILE_CUH_

@@ -1,0 +1,12 @@
+// The Hopper tile kernel in bfloat16.
+#include "cuda/launch/sm90_tile_launch.cuh"
+
+namespace transconv::cuda::sm90_tile {
+
+cudaError_t LaunchBF16(const Call& call, const Programme& g) {
+  using Type = __nv_bfloat16;
+  TRANSCONV_SM90_TILE_SINGLE(TRANSCONV_LAUNCH_IF)
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace transconv::cuda::sm90_tile

@@ -1,0 +1,291 @@
+// Host side of the Hopper tile kernel: which tile a problem gets, its shared memory, its launch.
+#ifndef TRANSCONV_CUDA_LAUNCH_SM90_TILE_LAUNCH_CUH_
+#define TRANSCONV_CUDA_LAUNCH_SM90_TILE_LAUNCH_CUH_
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#include "core/geometry.h"
+#include "core/tile_plan.h"
+#include "cuda/call.h"
+#include "cuda/kernels/pack_weights.cuh"
+#include "cuda/kernels/sm90_tile.cuh"
+
+namespace transconv::cuda::sm90_tile {
+
+constexpr int kSharedBytes = 227 * 1024;  // what one block may have
+constexpr int kMinStages = 2;
+constexpr int kPreferredStages = 5;
+constexpr int kWeightStages = 3;
+
+// One instantiation of the kernel.
+struct Shape {
+  int n, res, rows, products;
+};
+
+// Every shape fills the accumulators that 168 registers leave: 128 a thread, partial sums included.
+#define TRANSCONV_SM90_TILE_SINGLE(X) \
+  X(128, 1, 2, 1) X(64, 1, 4, 1) X(32, 1, 8, 1) X(128, 2, 1, 1) X(64, 2, 2, 1) X(32, 2, 4, 1) \
+  X(64, 4, 1, 1) X(32, 4, 2, 1) X(32, 8, 1, 1)
+#define TRANSCONV_SM90_TILE_TRIPLE(X) \
+  X(128, 1, 1, 3) X(64, 1, 2, 3) X(32, 1, 4, 3) X(64, 2, 1, 3) X(32, 2, 2, 3) X(32, 4, 1, 3)
+
+// A problem's whole programme.
+struct Programme {
+  Shape shape;
+  TilePlan plan;
+  int m_per_group, k_per_group, m_blocks, slabs;
+  int strip, lead, tiles_x, tiles_y;
+  int64_t tiles;
+  int chunk_taps, stages, chunk_pitch, stage_bytes, weight_bytes, staging_pitch;
+  int weights_at, staging_at, table_at, shared_bytes;
+  int64_t packed_bytes, workspace_bytes;
+};
+
+inline int ProductsOf(const Problem& q, DType dtype) {
+  return dtype == DType::kF32 && q.precision != Precision::kDefault ? 3 : 1;
+}
+
+// Fills the programme for one shape; returns why it does not fit, or null.
+inline const char* MakeProgramme(const Problem& q, Pass pass, DType dtype, const Shape& shape,
+                                 Programme* result) {
+  Programme g;
+  g.shape = shape;
+  const int rows = 2 * shape.rows;
+  if (!MakeTilePlan(q, pass, rows, shape.n, &g.plan)) {
+    return "the kernel or the stride is too large for a tile programme";
+  }
+  if (g.plan.w.residues > shape.res) return "more column residues than accumulators";
+  const bool forward = pass == Pass::kForward;
+  const int element = static_cast<int>(ByteWidth(dtype));
+  g.m_per_group = static_cast<int>(forward ? q.out_per_group() : q.in_per_group());
+  g.k_per_group = static_cast<int>(forward ? q.in_per_group() : q.out_per_group());
+  g.m_blocks = static_cast<int>(CeilDiv(g.m_per_group, 64));
+  g.slabs = static_cast<int>(CeilDiv(g.k_per_group, kSlabChannels));
+
+  const int sector = 32 / element;
+  const bool cut = shape.res == 1 && q.layout == Layout::kNCHW && shape.n >= 64 &&
+                   g.plan.w.target % sector != 0;
+  g.lead = cut ? sector - 1 : 0;
+  g.strip = cut ? shape.n - sector : shape.n;
+  g.tiles_x = static_cast<int>(
+      std::max<int64_t>(CeilDiv(g.plan.max_target_columns() + g.lead - shape.n, g.strip), 0) + 1);
+  g.tiles_y = static_cast<int>(CeilDiv(g.plan.max_target_rows(), rows));
+  g.tiles = int64_t{1} * g.m_blocks * g.plan.h.residues * g.tiles_x * g.tiles_y * q.groups * q.batch;
+
+  const int most = shape.products == 1 ? 12 : 4;
+  const int chunks = static_cast<int>(CeilDiv(g.plan.max_taps, most));
+  g.chunk_taps = static_cast<int>(CeilDiv(g.plan.max_taps, std::max(chunks, 1)));
+  g.chunk_pitch = g.plan.cells * 16;
+  g.stage_bytes = (shape.products == 1 ? 2 : 4) * g.chunk_pitch;
+  g.weight_bytes = g.chunk_taps * shape.products * kTapBytes;
+  // Twelve words past a multiple of 32: the eight channels of a fragment hit different banks.
+  const int words = (shape.n * static_cast<int>(g.plan.w.target_step) * element + 16 + 3) / 4;
+  g.staging_pitch = ((words + 19) / 32 * 32 + 12) * 4 / element;
+  const int staging =
+      q.layout == Layout::kNCHW ? kConsumerWarps * 8 * g.staging_pitch * element : 0;
+  const int table = 2 * 4 * 32 * static_cast<int>(CeilDiv(g.plan.cells, 32));
+  const int fixed = kControlBytes + kWeightStages * g.weight_bytes + staging + table + 4 * 128;
+  if (fixed >= kSharedBytes) return "taps and staging exceed shared memory";
+  g.stages = std::min((kSharedBytes - fixed) / std::max(g.stage_bytes, 1), kPreferredStages);
+  if (g.stages < kMinStages) return "the halo of a tile exceeds shared memory";
+  const auto align = [](int bytes) { return (bytes + 127) / 128 * 128; };
+  g.weights_at = align(kControlBytes + g.stages * g.stage_bytes);
+  g.staging_at = align(g.weights_at + kWeightStages * g.weight_bytes);
+  g.table_at = align(g.staging_at + staging);
+  g.shared_bytes = g.table_at + table;
+
+  g.packed_bytes = CeilDiv(int64_t{1} * q.groups * g.m_blocks * g.slabs * g.plan.taps *
+                               shape.products * kTapBytes, 256) * 256;
+  g.workspace_bytes =
+      g.packed_bytes + (dtype == DType::kF32 ? 4 * q.groups * g.m_per_group : 0);
+  *result = g;
+  return nullptr;
+}
+
+// Work that a shape does beyond what the problem needs; narrow instructions feed worse.
+inline double Waste(const Programme& g) {
+  const double columns = static_cast<double>(g.tiles_x) * g.shape.n /
+                         static_cast<double>(g.plan.max_target_columns());
+  const double rows = static_cast<double>(g.tiles_y) * 2 * g.shape.rows /
+                      static_cast<double>(g.plan.max_target_rows());
+  const double halo = static_cast<double>(g.plan.cells) /
+                      (2.0 * g.shape.rows * g.shape.n * g.plan.h.planes * g.plan.w.planes);
+  const double feed = g.shape.n == 32 ? 1.5 : 1.0;
+  return columns * rows * (feed + 0.5 * halo);
+}
+
+// The best programme of a problem; returns why there is none, or null.
+inline const char* Choose(const Problem& q, Pass pass, DType dtype, Programme* best) {
+  if (pass == Pass::kGradWeight) return "computes no weight gradient";
+  if (dtype == DType::kF64) return "has no float64 instructions";
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+  if (q.h.in * q.w.in > kMax || q.h.out * q.w.out > kMax) {
+    return "an image has more than 2^31 pixels";
+  }
+  if (std::max(q.in_channels, q.out_channels) > kMax / 1024 ||
+      std::max({q.h.stride, q.w.stride, q.h.dilation, q.w.dilation}) > kMax / 65536) {
+    return "an extent exceeds 32-bit arithmetic";
+  }
+  const int products = ProductsOf(q, dtype);
+  const char* reason = "no tile shape has enough column residues";
+  double least = std::numeric_limits<double>::infinity();
+  const auto consider = [&](Shape shape) {
+    if (shape.products != products) return;
+    Programme g;
+    const char* why = MakeProgramme(q, pass, dtype, shape, &g);
+    if (why == nullptr && g.tiles > kMax - 65536) why = "more than 2^31 tiles";
+    if (why != nullptr) {
+      if (least == std::numeric_limits<double>::infinity()) reason = why;
+      return;
+    }
+    if (Waste(g) < least) {
+      least = Waste(g);
+      *best = g;
+    }
+  };
+#define TRANSCONV_CONSIDER(n, res, rows, products) consider({n, res, rows, products});
+  TRANSCONV_SM90_TILE_SINGLE(TRANSCONV_CONSIDER)
+  TRANSCONV_SM90_TILE_TRIPLE(TRANSCONV_CONSIDER)
+#undef TRANSCONV_CONSIDER
+  return least < std::numeric_limits<double>::infinity() ? nullptr : reason;
+}
+
+inline void FillParams(const Call& call, const Programme& g, TileParams* p) {
+  const Problem& q = call.problem;
+  const bool forward = call.pass == Pass::kForward;
+  const bool first = q.layout == Layout::kNCHW;
+  const TilePlan& plan = g.plan;
+  *p = TileParams{};
+  p->source = forward ? call.x : call.y;
+  p->target = forward ? call.y : call.x;
+  p->bias = call.vector;
+  p->weights = static_cast<const uint8_t*>(call.workspace);
+  p->scales = reinterpret_cast<const float*>(p->weights + g.packed_bytes);
+  const int64_t source_channels = forward ? q.in_channels : q.out_channels;
+  const int64_t target_channels = forward ? q.out_channels : q.in_channels;
+  const int64_t source_size = plan.h.source * plan.w.source;
+  const int64_t target_size = plan.h.target * plan.w.target;
+  p->source_batch = source_channels * source_size;
+  p->source_channel = first ? source_size : 1;
+  p->source_column = first ? 1 : source_channels;
+  p->target_batch = target_channels * target_size;
+  p->target_channel = first ? target_size : 1;
+  p->target_column = first ? 1 : target_channels;
+  p->target_row = plan.w.target * p->target_column;
+  p->source_h = static_cast<int>(plan.h.source);
+  p->source_w = static_cast<int>(plan.w.source);
+  p->target_h = static_cast<int>(plan.h.target);
+  p->target_w = static_cast<int>(plan.w.target);
+  p->source_step_h = static_cast<int>(plan.h.source_step);
+  p->source_step_w = static_cast<int>(plan.w.source_step);
+  p->target_step_h = static_cast<int>(plan.h.target_step);
+  p->target_step_w = static_cast<int>(plan.w.target_step);
+  p->groups = static_cast<int>(q.groups);
+  p->k_per_group = g.k_per_group;
+  p->m_per_group = g.m_per_group;
+  p->slabs = g.slabs;
+  p->m_blocks = g.m_blocks;
+  p->tiles_x = g.tiles_x;
+  p->tiles_y = g.tiles_y;
+  p->residues_h = plan.h.residues;
+  p->residues_w = plan.w.residues;
+  p->tiles = static_cast<int>(g.tiles);
+  p->strip = g.strip;
+  p->lead = g.lead;
+  p->channels_first = first;
+  p->halo_rows = plan.halo_rows;
+  p->halo_columns = plan.halo_columns;
+  p->cells = plan.cells;
+  p->planes_w = plan.w.planes;
+  p->cell_groups = static_cast<int>(CeilDiv(plan.cells, 32));
+  p->units_per_warp =
+      static_cast<int>(CeilDiv(CeilDiv(2 * p->cell_groups, kProducerWarps), kUnits) * kUnits);
+  p->chunk_taps = g.chunk_taps;
+  p->stages = g.stages;
+  p->weight_stages = kWeightStages;
+  p->chunk_pitch = g.chunk_pitch;
+  p->stage_bytes = g.stage_bytes;
+  p->weight_bytes = g.weight_bytes;
+  p->staging_pitch = g.staging_pitch;
+  p->weights_at = g.weights_at;
+  p->staging_at = g.staging_at;
+  p->table_at = g.table_at;
+  std::copy_n(plan.h.plane, kMaxPlanes, p->plane_h);
+  std::copy_n(plan.w.plane, kMaxPlanes, p->plane_w);
+  std::copy_n(plan.first_row, kMaxResidues, p->first_row);
+  p->first_column = plan.first_column;
+  std::copy_n(plan.first_tap, kMaxResidues + 1, p->first_tap);
+  for (int r = 0; r < kMaxResidues; ++r) {
+    std::copy_n(plan.residue_begin[r], kMaxResidues + 1, p->residue_begin[r]);
+  }
+  // Column residues that a shape holds but the problem lacks have no taps.
+  for (int r = 0; r < plan.h.residues; ++r) {
+    for (int c = plan.w.residues; c <= kMaxResidues; ++c) {
+      p->residue_begin[r][c] = plan.first_tap[r + 1];
+    }
+  }
+  std::copy_n(plan.tap_cell, kMaxTileTaps, p->tap_cell);
+}
+
+template <typename T, int PRODUCTS>
+cudaError_t LaunchPack(const Call& call, const Programme& g) {
+  const Problem& q = call.problem;
+  const bool forward = call.pass == Pass::kForward;
+  PackParams p{};
+  p.weight = call.w;
+  p.packed = static_cast<uint8_t*>(call.workspace);
+  p.scales = reinterpret_cast<float*>(p.packed + g.packed_bytes);
+  const int64_t taps = q.taps(), row = q.out_per_group() * taps;
+  p.stride_m = forward ? taps : row;
+  p.stride_k = forward ? row : taps;
+  p.stride_group = q.in_per_group() * row;
+  p.groups = static_cast<int>(q.groups);
+  p.m_per_group = g.m_per_group;
+  p.k_per_group = g.k_per_group;
+  p.m_blocks = g.m_blocks;
+  p.slabs = g.slabs;
+  p.taps = g.plan.taps;
+  p.residues = g.plan.h.residues;
+  std::copy_n(g.plan.first_tap, kMaxResidues + 1, p.first_tap);
+  std::copy_n(g.plan.tap_kernel, kMaxTileTaps, p.tap_kernel);
+  const unsigned blocks = static_cast<unsigned>(q.groups * g.m_blocks * 64);
+  PackWeightsKernel<T, PRODUCTS><<<blocks, kPackThreads, 0, call.stream>>>(p);
+  return cudaGetLastError();
+}
+
+template <typename T, int N, int RES, int ROWS, int PRODUCTS>
+cudaError_t LaunchTile(const Call& call, const Programme& g) {
+  cudaError_t status = LaunchPack<T, PRODUCTS>(call, g);
+  if (status != cudaSuccess) return status;
+  int device = 0, multiprocessors = 0;
+  if ((status = cudaGetDevice(&device)) != cudaSuccess) return status;
+  status = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  if (status != cudaSuccess) return status;
+  auto* kernel = TileKernel<T, N, RES, ROWS, PRODUCTS>;
+  status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                g.shared_bytes);
+  if (status != cudaSuccess) return status;
+  TileParams p;
+  FillParams(call, g, &p);
+  const unsigned blocks = static_cast<unsigned>(std::min<int64_t>(multiprocessors, g.tiles));
+  kernel<<<blocks, kThreads, g.shared_bytes, call.stream>>>(p);
+  return cudaGetLastError();
+}
+
+// One shape list per element type and number of products, each in a file of its own.
+cudaError_t LaunchF32(const Call& call, const Programme& g);
+cudaError_t LaunchF32Triple(const Call& call, const Programme& g);
+cudaError_t LaunchF16(const Call& call, const Programme& g);
+cudaError_t LaunchBF16(const Call& call, const Programme& g);
+
+#define TRANSCONV_LAUNCH_IF(N, RES, ROWS, PRODUCTS)                                         \
+  if (g.shape.n == N && g.shape.res == RES && g.shape.rows == ROWS &&                       \
+      g.shape.products == PRODUCTS) {                                                       \
+    return LaunchTile<Type, N, RES, ROWS, PRODUCTS>(call, g);                               \
+  }
+
+}  // namespace transconv::cuda::sm90_tile
+
+#endif  // TRANSCONV_CUDA_LAUNCH_SM90_TILE_LAUNCH_CUH_

@@ -1,0 +1,140 @@
+// Thin wrappers of the PTX that the kernels need: barriers, bulk copies, fences, packed converts.
+#ifndef TRANSCONV_CUDA_PRIMITIVES_PTX_CUH_
+#define TRANSCONV_CUDA_PRIMITIVES_PTX_CUH_
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+namespace transconv::cuda::ptx {
+
+__device__ __forceinline__ uint32_t SharedAddress(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+// -- mbarrier --
+
+__device__ __forceinline__ void BarrierInit(uint32_t barrier, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+__device__ __forceinline__ void BarrierInitFence() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ __forceinline__ void BarrierArrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+__device__ __forceinline__ void BarrierArriveExpect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ bool BarrierTryWait(uint32_t barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile(
+      "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p; }"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+__device__ __forceinline__ void BarrierWait(uint32_t barrier, uint32_t parity) {
+  while (!BarrierTryWait(barrier, parity)) {
+  }
+}
+// A barrier of some of the block's threads, by hardware number.
+template <int kBarrier, int kThreads>
+__device__ __forceinline__ void NamedBarrier() {
+  asm volatile("bar.sync %0, %1;" ::"n"(kBarrier), "n"(kThreads) : "memory");
+}
+
+// -- bulk copies --
+
+__device__ __forceinline__ void BulkLoad(uint32_t shared, const void* global, uint32_t bytes,
+                                         uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+          shared),
+      "l"(global), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+__device__ __forceinline__ void BulkStore(void* global, uint32_t shared, uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global),
+               "r"(shared), "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void BulkCommit() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+// Waits until at most `kPending` groups of this thread still read shared memory.
+template <int kPending>
+__device__ __forceinline__ void BulkWaitRead() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
+}
+template <int kPending>
+__device__ __forceinline__ void BulkWait() {
+  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+// Makes this thread's ordinary stores to shared memory visible to tensor cores and bulk copies.
+__device__ __forceinline__ void FenceAsync() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// -- registers per thread, moved between the warpgroups of a block --
+
+template <int kRegisters>
+__device__ __forceinline__ void RegistersUp() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ __forceinline__ void RegistersDown() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+// -- shared memory --
+
+__device__ __forceinline__ void StoreShared128(uint32_t shared, uint4 v) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(v.x), "r"(v.y),
+               "r"(v.z), "r"(v.w)
+               : "memory");
+}
+
+// -- loads that do not stay in the way --
+
+__device__ __forceinline__ float LoadIf(const float* p, bool wanted) {
+  float v;
+  asm volatile(
+      "{ .reg .pred q; setp.ne.b32 q, %2, 0; mov.f32 %0, 0f00000000;\n"
+      "@q ld.global.nc.f32 %0, [%1]; }"
+      : "=f"(v)
+      : "l"(p), "r"(static_cast<int>(wanted)));
+  return v;
+}
+__device__ __forceinline__ uint16_t LoadIf(const uint16_t* p, bool wanted) {
+  uint16_t v;
+  asm volatile(
+      "{ .reg .pred q; setp.ne.b32 q, %2, 0; mov.b16 %0, 0;\n"
+      "@q ld.global.nc.b16 %0, [%1]; }"
+      : "=h"(v)
+      : "l"(p), "r"(static_cast<int>(wanted)));
+  return v;
+}
+
+// -- packed 16-bit values: the first argument is the lower half --
+
+__device__ __forceinline__ uint32_t PackHalf2(float lo, float hi) {
+  uint32_t r;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+  return r;
+}
+// Larger of the magnitudes, per half; NaN is ignored.
+__device__ __forceinline__ uint32_t MaxAbsHalf2(uint32_t a, uint32_t b) {
+  const __half2 r = __hmax2(__habs2(reinterpret_cast<const __half2&>(a)),
+                            __habs2(reinterpret_cast<const __half2&>(b)));
+  return reinterpret_cast<const uint32_t&>(r);
+}
+
+}  // namespace transconv::cuda::ptx
+
+#endif  // TRANSCONV_CUDA_PRIMITIVES_PTX_CUH_
