@@ -326,7 +326,7 @@ class Spec:
 # -- Parsers: each takes what a caller wrote and names the argument in its error. --
 
 
-def _integer(name: str, value: Any) -> int:
+def parse_integer(name: str, value: Any) -> int:
     if isinstance(value, jax.core.Tracer):
         raise type_error(
             f"{name} must be known while tracing, got the traced value {value}.",
@@ -355,7 +355,9 @@ def _is_sequence(value: Any) -> bool:
     return isinstance(value, Sequence)
 
 
-def _pair(name: str, value: Any, minimum: int) -> tuple[int, int]:
+def parse_pair(name: str, value: Any, minimum: int) -> tuple[int, int]:
+    if isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer):
+        value = np.asarray(value)  # iterating it under jit would trace
     if _is_sequence(value):
         items = tuple(value)
         if len(items) == 1:
@@ -368,7 +370,7 @@ def _pair(name: str, value: Any, minimum: int) -> tuple[int, int]:
             )
     else:
         items = (value, value)
-    pair = (_integer(name, items[0]), _integer(name, items[1]))
+    pair = (parse_integer(name, items[0]), parse_integer(name, items[1]))
     for axis, item in zip(_AXES, pair, strict=True):
         if item < minimum:
             bound = "positive" if minimum == 1 else "non-negative"
@@ -405,7 +407,7 @@ def _parse_crop(
 ) -> tuple[tuple[int, int], tuple[int, int]]:
     if isinstance(padding, str):
         rules = {"SAME": same_crop, "VALID": valid_crop}
-        rule = rules.get(padding.upper())
+        rule = rules.get(padding)
         if rule is None:
             raise value_error(
                 f"padding must be integers, pairs, 'SAME' or 'VALID', got {padding!r}.",
@@ -423,7 +425,8 @@ def _parse_crop(
                 "give one (lo, hi) pair for the height and one for the width.",
             )
         (lo_h, hi_h), (lo_w, hi_w) = (
-            (_integer("padding", lo), _integer("padding", hi)) for lo, hi in padding
+            (parse_integer("padding", lo), parse_integer("padding", hi))
+            for lo, hi in padding
         )
         for item in (lo_h, hi_h, lo_w, hi_w):
             if abs(item) > _MAX_INT:
@@ -432,14 +435,14 @@ def _parse_crop(
                     "use a smaller crop.",
                 )
         return (lo_h, hi_h), (lo_w, hi_w)
-    p_h, p_w = _pair("padding", padding, 0)
+    p_h, p_w = parse_pair("padding", padding, 0)
     return (p_h, p_h), (p_w, p_w)
 
 
 def _parse_output_padding(
     value: Any, stride: tuple[int, int], dilation: tuple[int, int]
 ) -> tuple[int, int]:
-    pair = _pair("output_padding", value, 0)
+    pair = parse_pair("output_padding", value, 0)
     for axis, op, s, d in zip(_AXES, pair, stride, dilation, strict=True):
         if op >= s and op >= d:
             raise value_error(
@@ -465,7 +468,7 @@ def _parse_output_size(
             f"{tuple(value)!r}.",
             "pass the spatial sizes only.",
         )
-    size = tuple(_integer("output_size", v) for v in tuple(value)[-2:])
+    size = tuple(parse_integer("output_size", v) for v in tuple(value)[-2:])
     for axis, o, b, s, n in zip(_AXES, size, base, stride, in_size, strict=True):
         if not b <= o <= b + s - 1:
             raise value_error(
@@ -540,12 +543,11 @@ def _check_channels(x: Any, weight: Any, bias: Any, groups: int, layout: str) ->
     c_in, c_out, k_h, k_w = weight.shape
     if channels != c_in:
         other = x.shape[3 if layout == "NCHW" else 1]
-        hint = (
-            f"x looks channels-{'last' if layout == 'NCHW' else 'first'}: pass "
-            f"layout='{'NHWC' if layout == 'NCHW' else 'NCHW'}'."
-            if other == c_in
-            else "weight is (in_channels, out_channels // groups, kh, kw)."
-        )
+        hint = "weight is (in_channels, out_channels // groups, kh, kw)."
+        if other == c_in:
+            hint += (
+                f" If x is {'NHWC' if layout == 'NCHW' else 'NCHW'}, say so by layout."
+            )
         raise value_error(
             f"x and weight must agree on the input channels, got {channels} in x of "
             f"shape {tuple(x.shape)} ({layout}) and {c_in} in weight of shape "
@@ -660,13 +662,13 @@ def parse_geometry(
             "layout is the memory order of x and of the result.",
         )
     _check_arrays(x, weight, bias, layout)
-    groups = _integer("groups", groups)
+    groups = parse_integer("groups", groups)
     if groups < 1:
         raise value_error(f"groups must be positive, got {groups}.", "use groups >= 1.")
     _check_channels(x, weight, bias, groups, layout)
 
-    stride = _pair("stride", stride, 1)
-    dilation = _pair("dilation", dilation, 1)
+    stride = parse_pair("stride", stride, 1)
+    dilation = parse_pair("dilation", dilation, 1)
     output_padding = _parse_output_padding(output_padding, stride, dilation)
     kernel_size = tuple(int(k) for k in weight.shape[2:])
     extents = tuple(d * (k - 1) + 1 for d, k in zip(dilation, kernel_size, strict=True))

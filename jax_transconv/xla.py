@@ -7,23 +7,34 @@ because XLA:CPU reads out of place with a negative low padding: such a crop is a
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
 
-from jax_transconv.spec import Spec
+from jax_transconv.spec import Precision, Spec
 
 __all__ = ["ROWS"]
 
 
-def _compute_dtype(spec: Spec, platform: str) -> Any:
-    """16-bit types are computed in float32 where XLA would accumulate in 16 bits."""
-    if platform == "cpu" and spec.itemsize == 2:
-        return jnp.float32
-    return jnp.dtype(spec.dtype)
+def _prepare(spec: Spec, platform: str) -> tuple[Spec, Any, Any]:
+    """The problem as XLA must see it, the dtype of its operands, and that of sums.
+
+    16-bit types are computed in float32 where XLA would accumulate in 16 bits, and HIGH
+    becomes HIGHEST where XLA would take it for DEFAULT.
+    """
+    dtype = jnp.dtype(spec.dtype)
+    wide = jnp.dtype("float32") if spec.itemsize == 2 else dtype
+    if platform == "cpu":
+        dtype = wide
+    if platform == "cuda" and spec.geometry.precision == Precision.HIGH:
+        geometry = dataclasses.replace(spec.geometry, precision=Precision.HIGHEST)
+        spec = dataclasses.replace(spec, geometry=geometry)
+    return spec, dtype, wide
 
 
 def _dims(spec: Spec, rhs: str) -> tuple[str, str, str]:
@@ -44,7 +55,9 @@ def _crop_negative(
         start = min(max(-lo, 0), n)
         stop = max(n - max(-hi, 0), start)
         a = _slice_axis(a, axis, start, stop)
-        rest.append((max(lo, 0), max(hi, 0)))
+        # A window that lies wholly beyond one end holds only padding of the other.
+        beyond_lo, beyond_hi = max(-lo - n, 0), max(-hi - n, 0)
+        rest.append((max(lo, 0) - beyond_hi, max(hi, 0) - beyond_lo))
     return a, rest
 
 
@@ -66,7 +79,7 @@ def _add_bias(spec: Spec, y: Any, b: Any) -> Any:
     return y + b.astype(y.dtype).reshape(shape)
 
 
-def forward_dilated(spec: Spec, x: Any, w: Any) -> Any:
+def forward_dilated(spec: Spec, x: Any, w: Any, out: Any) -> Any:
     """A correlation over the stretched input; XLA:GPU reads it as backward-data."""
     g = spec.geometry
     kernel, rhs = _forward_kernel(spec, w)
@@ -85,6 +98,7 @@ def forward_dilated(spec: Spec, x: Any, w: Any) -> Any:
         dimension_numbers=_dims(spec, rhs),
         feature_group_count=g.groups,
         precision=g.precision.lax,
+        preferred_element_type=out,
     )
     for axis, (lo, _), n in zip(g.spatial_axes, pads, spec.out_size, strict=True):
         start = max(-lo, 0)
@@ -101,7 +115,7 @@ def _residue_taps(spec: Spec, axis: int, residue: int) -> tuple[list[int], int, 
     return taps, first, d // math.gcd(s, d)
 
 
-def forward_phases(spec: Spec, x: Any, w: Any) -> Any:
+def forward_phases(spec: Spec, x: Any, w: Any, out: Any) -> Any:
     """One dense correlation per output residue, interleaved: no zero is multiplied."""
     g = spec.geometry
     extents = [-(-o // s) for o, s in zip(spec.out_size, g.stride, strict=True)]
@@ -110,7 +124,7 @@ def forward_phases(spec: Spec, x: Any, w: Any) -> Any:
     def phase(m_h: int, m_w: int) -> Any:
         parts = [_residue_taps(spec, a, m) for a, m in enumerate((m_h, m_w))]
         if not all(taps for taps, _, _ in parts):
-            return jnp.zeros(shape, x.dtype)
+            return jnp.zeros(shape, out)
         sub = w[:, :, parts[0][0], :][:, :, :, parts[1][0]]
         kernel, rhs = _forward_kernel(spec, sub)
         pads = []
@@ -120,7 +134,7 @@ def forward_phases(spec: Spec, x: Any, w: Any) -> Any:
             pads.append((lo, extents[axis] - spec.in_size[axis] - lo + span))
         cropped, pads = _crop_negative(x, g.spatial_axes, pads)
         if 0 in cropped.shape:
-            return jnp.zeros(shape, x.dtype)
+            return jnp.zeros(shape, out)
         return lax.conv_general_dilated(
             cropped,
             kernel,
@@ -130,6 +144,7 @@ def forward_phases(spec: Spec, x: Any, w: Any) -> Any:
             dimension_numbers=_dims(spec, rhs),
             feature_group_count=g.groups,
             precision=g.precision.lax,
+            preferred_element_type=out,
         )
 
     h_axis, w_axis = g.spatial_axes
@@ -145,7 +160,7 @@ def forward_phases(spec: Spec, x: Any, w: Any) -> Any:
     return y
 
 
-def grad_input_strided(spec: Spec, dy: Any, w: Any) -> Any:
+def grad_input_strided(spec: Spec, dy: Any, w: Any, out: Any) -> Any:
     """The ordinary strided correlation of which the forward pass is the transpose."""
     g = spec.geometry
     dy, pads = _crop_negative(dy, g.spatial_axes, g.crop)
@@ -158,10 +173,11 @@ def grad_input_strided(spec: Spec, dy: Any, w: Any) -> Any:
         dimension_numbers=_dims(spec, "OIHW"),
         feature_group_count=g.groups,
         precision=g.precision.lax,
+        preferred_element_type=out,
     )
 
 
-def grad_weight_filter(spec: Spec, x: Any, dy: Any) -> Any:
+def grad_weight_filter(spec: Spec, x: Any, dy: Any, out: Any) -> Any:
     """The filter gradient of that strided correlation: dy slides over x as a kernel."""
     g = spec.geometry
     dy, pads = _crop_negative(dy, g.spatial_axes, g.crop)
@@ -176,68 +192,139 @@ def grad_weight_filter(spec: Spec, x: Any, dy: Any) -> Any:
         dimension_numbers=(lhs, rhs, "CNHW"),
         batch_group_count=g.groups,
         precision=g.precision.lax,
+        preferred_element_type=out,
     )
 
 
-def grad_weight_taps(spec: Spec, x: Any, dy: Any) -> Any:
-    """One contraction per tap over strided slices of dy."""
+@dataclasses.dataclass(frozen=True)
+class _Reach:
+    """The part of one axis that a tap joins: x[i] for y[s * i + offset]."""
+
+    x: tuple[int, int, int]  # start, stop, step
+    y: tuple[int, int, int]
+
+
+def _reach(spec: Spec, axis: int, k: int) -> _Reach | None:
     g = spec.geometry
-    channels = g.channel_axis
+    s, offset = g.stride[axis], g.dilation[axis] * k - g.crop[axis][0]
+    first = max(-(offset // s), 0)
+    last = min((spec.out_size[axis] - 1 - offset) // s, spec.in_size[axis] - 1)
+    if last < first:
+        return None
+    start = s * first + offset
+    return _Reach((first, last + 1, 1), (start, start + s * (last - first) + 1, s))
 
-    def split(a: Any) -> Any:
-        shape = list(a.shape)
-        shape[channels : channels + 1] = [g.groups, shape[channels] // g.groups]
-        return a.reshape(shape)
 
-    letters = "ngihw,ngohw->gio" if g.layout == "NCHW" else "nhwgi,nhwgo->gio"
+def _window(spec: Spec, reaches: Sequence[tuple[int, int, int]]) -> tuple[slice, ...]:
+    index = [slice(None)] * 4
+    for image_axis, reach in zip(spec.geometry.spatial_axes, reaches, strict=True):
+        index[image_axis] = slice(*reach)
+    return tuple(index)
 
-    def tap(k: tuple[int, int]) -> Any:
-        a, b = x, dy
-        for axis, image_axis in enumerate(g.spatial_axes):
-            s, offset = g.stride[axis], g.dilation[axis] * k[axis] - g.crop[axis][0]
-            n, o = spec.in_size[axis], spec.out_size[axis]
-            # Input positions i whose target s * i + offset lies inside y.
-            first = max(-(offset // s), 0)
-            last = min((o - 1 - offset) // s, n - 1)
-            if last < first:
-                return jnp.zeros(
-                    (g.groups, spec.in_per_group, spec.out_per_group), x.dtype
-                )
-            a = _slice_axis(a, image_axis, first, last + 1)
-            start = s * first + offset
-            b = _slice_axis(b, image_axis, start, start + s * (last - first) + 1, s)
-        return jnp.einsum(letters, split(a), split(b), precision=g.precision.lax)
 
-    k_h, k_w = spec.kernel_size
-    taps = jnp.stack([tap((i, j)) for i in range(k_h) for j in range(k_w)], axis=-1)
-    return taps.reshape(spec.w_shape)
+def _taps(spec: Spec) -> Iterator[tuple[int, int, tuple, tuple]]:
+    """Taps that reach into both images, with the windows of x and y that they join."""
+    for i, j in itertools.product(*map(range, spec.kernel_size)):
+        rows, columns = _reach(spec, 0, i), _reach(spec, 1, j)
+        if rows and columns:
+            x_window = _window(spec, (rows.x, columns.x))
+            yield i, j, x_window, _window(spec, (rows.y, columns.y))
+
+
+def _split_groups(spec: Spec, a: Any) -> Any:
+    axis, groups = spec.geometry.channel_axis, spec.geometry.groups
+    shape = (*a.shape[:axis], groups, a.shape[axis] // groups, *a.shape[axis + 1 :])
+    return a.reshape(shape)
+
+
+def _join_groups(spec: Spec, a: Any) -> Any:
+    axis = spec.geometry.channel_axis
+    shape = (*a.shape[:axis], a.shape[axis] * a.shape[axis + 1], *a.shape[axis + 2 :])
+    return a.reshape(shape)
+
+
+def _contract(spec: Spec, form: str, a: Any, b: Any, out: Any) -> Any:
+    """An einsum over X and Y, images by channel, and W, the weight of one tap."""
+    nchw = spec.geometry.layout == "NCHW"
+    letters = {"X": "ngihw" if nchw else "nhwgi", "Y": "ngohw" if nchw else "nhwgo"}
+    for name, value in (letters | {"W": "gio"}).items():
+        form = form.replace(name, value)
+    precision = spec.geometry.precision.lax
+    return jnp.einsum(form, a, b, precision=precision, preferred_element_type=out)
+
+
+def _tap_weight(spec: Spec, w: Any, i: int, j: int) -> Any:
+    shape = (spec.geometry.groups, spec.in_per_group, spec.out_per_group)
+    return w[:, :, i, j].reshape(shape)
+
+
+def forward_taps(spec: Spec, x: Any, w: Any, out: Any) -> Any:
+    """One contraction per tap, added to the places of y that it reaches."""
+    y = jnp.zeros(spec.y_shape, out)
+    for i, j, x_window, y_window in _taps(spec):
+        part = _split_groups(spec, x[x_window])
+        part = _contract(spec, "X,W->Y", part, _tap_weight(spec, w, i, j), out)
+        y = y.at[y_window].add(_join_groups(spec, part))
+    return y
+
+
+def grad_input_taps(spec: Spec, dy: Any, w: Any, out: Any) -> Any:
+    """One contraction per tap over strided slices of dy."""
+    dx = jnp.zeros(spec.x_shape, out)
+    for i, j, x_window, y_window in _taps(spec):
+        part = _split_groups(spec, dy[y_window])
+        part = _contract(spec, "Y,W->X", part, _tap_weight(spec, w, i, j), out)
+        dx = dx.at[x_window].add(_join_groups(spec, part))
+    return dx
+
+
+def grad_weight_taps(spec: Spec, x: Any, dy: Any, out: Any) -> Any:
+    """One contraction per tap over strided slices of dy."""
+    shape = (spec.geometry.groups, spec.in_per_group, spec.out_per_group)
+    taps = [jnp.zeros(shape, out)] * spec.taps
+    for i, j, x_window, y_window in _taps(spec):
+        a, b = _split_groups(spec, x[x_window]), _split_groups(spec, dy[y_window])
+        taps[i * spec.kernel_size[1] + j] = _contract(spec, "X,Y->W", a, b, out)
+    return jnp.stack(taps, axis=-1).reshape(spec.w_shape)
 
 
 def _sum_bias(spec: Spec, dy: Any) -> Any:
     axes = tuple(a for a in range(4) if a != spec.geometry.channel_axis)
-    return dy.sum(axis=axes, dtype=jnp.promote_types(dy.dtype, jnp.float32))
+    return dy.sum(axis=axes, dtype=jnp.float32 if dy.dtype.itemsize == 2 else dy.dtype)
 
 
-def _run_forward(compute: Callable[..., Any]) -> Callable[..., Any]:
+# Every row takes (spec, platform, operands). `out` is the dtype in which its products are
+# summed and returned: wider than the operands where more is added before the rounding.
+
+
+def _run_forward(compute: Callable[..., Any], sums: bool = False) -> Callable[..., Any]:
     def run(spec: Spec, platform: str, x: Any, w: Any, b: Any = None) -> Any:
-        dtype = _compute_dtype(spec, platform)
-        y = compute(spec, x.astype(dtype), w.astype(dtype))
+        spec, dtype, wide = _prepare(spec, platform)
+        out = wide if sums or b is not None else dtype
+        y = compute(spec, x.astype(dtype), w.astype(dtype), out)
         return _add_bias(spec, y, b).astype(spec.dtype)
 
     return run
 
 
-def _run_grad_input(spec: Spec, platform: str, dy: Any, w: Any) -> Any:
-    dtype = _compute_dtype(spec, platform)
-    return grad_input_strided(spec, dy.astype(dtype), w.astype(dtype)).astype(
-        spec.dtype
-    )
+def _run_grad_input(
+    compute: Callable[..., Any], sums: bool = False
+) -> Callable[..., Any]:
+    def run(spec: Spec, platform: str, dy: Any, w: Any) -> Any:
+        spec, dtype, wide = _prepare(spec, platform)
+        out = wide if sums else dtype
+        return compute(spec, dy.astype(dtype), w.astype(dtype), out).astype(spec.dtype)
+
+    return run
 
 
-def _run_grad_weight(compute: Callable[..., Any]) -> Callable[..., Any]:
+def _run_grad_weight(
+    compute: Callable[..., Any], sums: bool = False
+) -> Callable[..., Any]:
     def run(spec: Spec, platform: str, x: Any, dy: Any, *, bias: bool) -> list[Any]:
-        dtype = _compute_dtype(spec, platform)
-        dw = compute(spec, x.astype(dtype), dy.astype(dtype)).astype(spec.dtype)
+        spec, dtype, wide = _prepare(spec, platform)
+        out = wide if sums else dtype
+        dw = compute(spec, x.astype(dtype), dy.astype(dtype), out).astype(spec.dtype)
         return [dw, _sum_bias(spec, dy).astype(spec.dtype)] if bias else [dw]
 
     return run
@@ -268,7 +355,9 @@ ROWS: dict[tuple[str, str], Callable[..., Any]] = {
     ("xla:empty", "grad_weight"): _empty_grad_weight,
     ("xla:phases", "forward"): _run_forward(forward_phases),
     ("xla:dilated", "forward"): _run_forward(forward_dilated),
-    ("xla:strided", "grad_input"): _run_grad_input,
-    ("xla:taps", "grad_weight"): _run_grad_weight(grad_weight_taps),
+    ("xla:taps", "forward"): _run_forward(forward_taps, sums=True),
+    ("xla:strided", "grad_input"): _run_grad_input(grad_input_strided),
+    ("xla:taps", "grad_input"): _run_grad_input(grad_input_taps, sums=True),
+    ("xla:taps", "grad_weight"): _run_grad_weight(grad_weight_taps, sums=True),
     ("xla:filter", "grad_weight"): _run_grad_weight(grad_weight_filter),
 }

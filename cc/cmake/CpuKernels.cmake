@@ -19,6 +19,7 @@ endif()
 add_library(transconv_cpu STATIC
   cc/cpu/dispatch.cc
   cc/cpu/plan.cc
+  cc/cpu/plan_depthwise.cc
   cc/cpu/launch/job.cc
   ${TRANSCONV_ISA_SOURCES})
 target_include_directories(transconv_cpu PUBLIC "${CMAKE_CURRENT_SOURCE_DIR}/cc")

@@ -82,6 +82,7 @@ endfunction()
 transconv_cuda_library(transconv_cuda_simt
   ARCHITECTURES ${CMAKE_CUDA_ARCHITECTURES}
   SOURCES
+    cc/cuda/launch/grad_bias.cu
     cc/cuda/launch/simt_f32.cu
     cc/cuda/launch/simt_f64.cu
     cc/cuda/launch/simt_16bit.cu)
@@ -93,7 +94,9 @@ transconv_cuda_library(transconv_cuda_sm90
     cc/cuda/launch/sm90_tile_f32.cu
     cc/cuda/launch/sm90_tile_f32x3.cu
     cc/cuda/launch/sm90_tile_f16.cu
-    cc/cuda/launch/sm90_tile_bf16.cu)
+    cc/cuda/launch/sm90_tile_bf16.cu
+    cc/cuda/launch/sm90_wgrad_f32.cu
+    cc/cuda/launch/sm90_wgrad_16bit.cu)
 
 nanobind_add_module(_cuda STABLE_ABI NB_STATIC NOMINSIZE
   cc/ffi/module_cuda.cc

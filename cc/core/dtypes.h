@@ -9,9 +9,7 @@ namespace transconv {
 
 enum class DType : int32_t { kF16 = 0, kBF16 = 1, kF32 = 2, kF64 = 3 };
 
-constexpr size_t ByteWidth(DType t) {
-  return t == DType::kF64 ? 8 : (t == DType::kF32 ? 4 : 2);
-}
+constexpr size_t ByteWidth(DType t) { return t == DType::kF64 ? 8 : (t == DType::kF32 ? 4 : 2); }
 
 }  // namespace transconv
 

@@ -6,10 +6,10 @@
 //     forward      source x, one plane (ps 1);   target y, residues r = m_k (rs = stride)
 //     grad_input   source dy, planes p = m_k (ps = stride);   target dx, one residue (rs 1)
 //
-// Tap k joins target t of its residue to source i = t + shift of its plane, where shift is -tau_k in
-// the forward pass and +tau_k in grad_input (core/geometry.h). A tile is `rows` x `columns` targets
-// of one row residue and all column residues; its source is, per plane, a halo of
-// halo_rows x halo_columns cells. A tap is then a single offset into the tile's cells.
+// Tap k joins target t of its residue to source i = t + shift of its plane, where shift is -tau_k
+// in the forward pass and +tau_k in grad_input (core/geometry.h). A tile is `rows` x `columns`
+// targets of one row residue and all column residues; its source is, per plane, a halo of halo_rows
+// x halo_columns cells. A tap is then a single offset into the tile's cells.
 #ifndef TRANSCONV_CORE_TILE_PLAN_H_
 #define TRANSCONV_CORE_TILE_PLAN_H_
 
@@ -20,16 +20,16 @@
 namespace transconv {
 
 constexpr int kMaxTileTaps = 256;
-constexpr int kMaxResidues = 8;   // of one axis
-constexpr int kMaxPlanes = 16;    // of one axis
+constexpr int kMaxResidues = 8;  // of one axis
+constexpr int kMaxPlanes = 16;   // of one axis
 
 // One axis of a pass in the words above.
 struct TileAxis {
-  int64_t source = 0, target = 0;    // extents
+  int64_t source = 0, target = 0;  // extents
   int64_t source_step = 1, target_step = 1;
   int kernel = 0;
   int residues = 1, planes = 1;
-  int64_t plane[kMaxPlanes] = {};    // residue that plane i holds
+  int64_t plane[kMaxPlanes] = {};  // residue that plane i holds
   int tap_plane[kMaxTileTaps] = {}, tap_residue[kMaxTileTaps] = {};
   int64_t tap_shift[kMaxTileTaps] = {};
 };
@@ -73,17 +73,17 @@ inline bool MakeTileAxis(const Axis& axis, Pass pass, TileAxis* result) {
 // row, kernel column; the packed weights follow the same order.
 struct TilePlan {
   TileAxis h, w;
-  int rows = 0, columns = 0;             // targets of one residue class
-  int halo_rows = 0, halo_columns = 0;   // source cells of one plane
-  int cells = 0;                         // of all planes
+  int rows = 0, columns = 0;            // targets of one residue class
+  int halo_rows = 0, halo_columns = 0;  // source cells of one plane
+  int cells = 0;                        // of all planes
   int taps = 0;
-  int max_taps = 0;                      // of one row residue
-  int first_tap[kMaxResidues + 1] = {};  // by row residue
+  int max_taps = 0;                                        // of one row residue
+  int first_tap[kMaxResidues + 1] = {};                    // by row residue
   int residue_begin[kMaxResidues][kMaxResidues + 1] = {};  // taps of a column residue
-  int64_t first_row[kMaxResidues] = {};  // shift of halo row 0, by row residue
-  int64_t first_column = 0;              // shift of halo column 0
-  int tap_cell[kMaxTileTaps] = {};       // offset of a tap's cell from its target's place
-  int tap_kernel[kMaxTileTaps] = {};     // index into the kernel, row-major
+  int64_t first_row[kMaxResidues] = {};                    // shift of halo row 0, by row residue
+  int64_t first_column = 0;                                // shift of halo column 0
+  int tap_cell[kMaxTileTaps] = {};    // offset of a tap's cell from its target's place
+  int tap_kernel[kMaxTileTaps] = {};  // index into the kernel, row-major
 
   constexpr int64_t target_rows(int residue) const {
     return h.target > residue ? CeilDiv(h.target - residue, h.target_step) : 0;

@@ -9,10 +9,10 @@
 #include "core/dtypes.h"
 #include "xla/ffi/api/ffi.h"
 
-#define TRANSCONV_RETURN_IF_ERROR(expr)                                      \
-  do {                                                                       \
-    ::xla::ffi::Error transconv_error = (expr);                              \
-    if (transconv_error.failure()) return transconv_error;                   \
+#define TRANSCONV_RETURN_IF_ERROR(expr)                    \
+  do {                                                     \
+    ::xla::ffi::Error transconv_error = (expr);            \
+    if (transconv_error.failure()) return transconv_error; \
   } while (false)
 
 namespace transconv {
@@ -83,13 +83,13 @@ inline xla::ffi::Error CheckFloatType(const char* op, const NamedBuffer& b, DTyp
   }
 }
 
-inline xla::ffi::Error CheckSameType(const char* op, const NamedBuffer& b, const NamedBuffer& like) {
+inline xla::ffi::Error CheckSameType(const char* op, const NamedBuffer& b,
+                                     const NamedBuffer& like) {
   if (b.buffer.element_type() == like.buffer.element_type()) return xla::ffi::Error::Success();
-  return BadArgument(op, std::string(b.name) + " must have the type of " + like.name +
-                             " (XLA type " +
-                             std::to_string(static_cast<int>(like.buffer.element_type())) +
-                             "), got XLA type " +
-                             std::to_string(static_cast<int>(b.buffer.element_type())));
+  return BadArgument(
+      op, std::string(b.name) + " must have the type of " + like.name + " (XLA type " +
+              std::to_string(static_cast<int>(like.buffer.element_type())) + "), got XLA type " +
+              std::to_string(static_cast<int>(b.buffer.element_type())));
 }
 
 inline xla::ffi::Error CheckWorkspace(const char* op, const NamedBuffer& workspace,

@@ -22,8 +22,8 @@ ffi::Error Launch(Algorithm algorithm, const NamedBuffer& workspace, cuda::Call 
   const char* op = OpName(call.pass);
   const cuda::KernelEntry* entry = cuda::FindEntry(algorithm);
   if (entry == nullptr) {
-    return BadArgument(op, "this module has no algorithm " +
-                               std::to_string(static_cast<int32_t>(algorithm)));
+    return BadArgument(
+        op, "this module has no algorithm " + std::to_string(static_cast<int32_t>(algorithm)));
   }
   TRANSCONV_RETURN_IF_ERROR(
       CheckWorkspace(op, workspace, entry->workspace(call.pass, call.problem, call.dtype)));
@@ -31,8 +31,8 @@ ffi::Error Launch(Algorithm algorithm, const NamedBuffer& workspace, cuda::Call 
   if (call.problem.batch == 0) return ffi::Error::Success();
   const cudaError_t status = entry->launch(call);
   if (status == cudaSuccess) return ffi::Error::Success();
-  return ffi::Error::Internal(std::string("jax_transconv.") + op + ": " +
-                              cudaGetErrorName(status) + ": " + cudaGetErrorString(status));
+  return ffi::Error::Internal(std::string("jax_transconv.") + op + ": " + cudaGetErrorName(status) +
+                              ": " + cudaGetErrorString(status));
 }
 
 ffi::Error Forward(cudaStream_t stream, ffi::AnyBuffer x, ffi::AnyBuffer w, ffi::AnyBuffer bias,

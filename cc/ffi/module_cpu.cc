@@ -40,8 +40,5 @@ NB_MODULE(_cpu, m) {
     result["isa_used"] = transconv::cpu::Kernels().name;
     return result;
   });
-  // Both algorithms run whatever the planner's rules let through.
-  transconv::DefineCommon(m, "cpu:", transconv::cpu::WorkspaceBytes,
-                          [](transconv::Pass, transconv::Algorithm, const transconv::Problem&,
-                             transconv::DType) -> const char* { return nullptr; });
+  transconv::DefineCommon(m, "cpu:", transconv::cpu::WorkspaceBytes, transconv::cpu::Supports);
 }

@@ -26,6 +26,5 @@ NB_MODULE(_cuda, m) {
     result["architectures"] = TRANSCONV_CUDA_ARCHITECTURES;
     return result;
   });
-  transconv::DefineCommon(m, "cuda:", transconv::cuda::WorkspaceBytes,
-                          transconv::cuda::Supports);
+  transconv::DefineCommon(m, "cuda:", transconv::cuda::WorkspaceBytes, transconv::cuda::Supports);
 }

@@ -1,6 +1,6 @@
 // From the attributes and buffers of a custom call to a checked transconv::Problem.
-// The handlers of every backend start here; Python has checked the same facts, but a lowered program
-// may come from anywhere.
+// The handlers of every backend start here; Python has checked the same facts, but a lowered
+// program may come from anywhere.
 #ifndef TRANSCONV_FFI_PROBLEM_H_
 #define TRANSCONV_FFI_PROBLEM_H_
 
@@ -62,7 +62,8 @@ inline xla::ffi::Error CheckAxis(const char* op, const char* axis_name, const Ax
 
 }  // namespace internal
 
-// Fills `problem` and `dtype`, or says which argument is wrong, what was expected and what was found.
+// Fills `problem` and `dtype`, or says which argument is wrong, what was expected and what was
+// found.
 inline xla::ffi::Error MakeProblem(const PassBuffers& buffers, const GeometryAttrs& attrs,
                                    Problem* problem, DType* dtype) {
   const char* op = OpName(buffers.pass);
@@ -78,8 +79,8 @@ inline xla::ffi::Error MakeProblem(const PassBuffers& buffers, const GeometryAtt
 
   if (attrs.layout != static_cast<int32_t>(Layout::kNCHW) &&
       attrs.layout != static_cast<int32_t>(Layout::kNHWC)) {
-    return BadArgument(op, "layout must be 0 (NCHW) or 1 (NHWC), got " +
-                               std::to_string(attrs.layout));
+    return BadArgument(op,
+                       "layout must be 0 (NCHW) or 1 (NHWC), got " + std::to_string(attrs.layout));
   }
   if (attrs.precision < static_cast<int32_t>(Precision::kDefault) ||
       attrs.precision > static_cast<int32_t>(Precision::kHighest)) {

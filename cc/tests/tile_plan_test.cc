@@ -7,6 +7,7 @@
 #include <random>
 #include <vector>
 
+#include "core/divider.h"
 #include "core/geometry.h"
 
 namespace {
@@ -17,14 +18,14 @@ using transconv::Pass;
 using transconv::Problem;
 using transconv::TilePlan;
 
-#define CHECK(condition, ...)                                         \
-  do {                                                                \
-    if (!(condition)) {                                               \
-      std::printf("%s:%d: %s: ", __FILE__, __LINE__, #condition);     \
-      std::printf(__VA_ARGS__);                                       \
-      std::printf("\n");                                              \
-      std::exit(1);                                                   \
-    }                                                                 \
+#define CHECK(condition, ...)                                     \
+  do {                                                            \
+    if (!(condition)) {                                           \
+      std::printf("%s:%d: %s: ", __FILE__, __LINE__, #condition); \
+      std::printf(__VA_ARGS__);                                   \
+      std::printf("\n");                                          \
+      std::exit(1);                                               \
+    }                                                             \
   } while (false)
 
 // (source position, kernel index) pairs that one target must sum, by the definition.
@@ -112,6 +113,15 @@ int main() {
     if (q.h.out < 1 || q.w.out < 1) continue;
     for (Pass pass : {Pass::kForward, Pass::kGradInput}) CheckProblem(q, pass, draw(1, 4), 8);
     ++done;
+  }
+  for (int i = 0; i < 200000; ++i) {
+    const int d = 1 + static_cast<int>(random() % (i % 2 ? 2147483647u : 2000u));
+    const int values[] = {0, d - 1, d, static_cast<int>(random() >> 1), 2147483647};
+    for (const int value : values) {
+      int n = value;
+      const int rest = transconv::Divider(d).Split(n);
+      CHECK(n == value / d && rest == value % d, "%d / %d", value, d);
+    }
   }
   std::printf("tile_plan_test: %d problems\n", done);
   return 0;

@@ -26,6 +26,7 @@ __all__ = [
     "TARGETS",
     "algorithm_ids",
     "module",
+    "unsupported",
     "workspace_bytes",
 ]
 
@@ -61,10 +62,11 @@ def check_ffi_version(
         ImportError: if the module was built against newer headers.
     """
     if built[0] != runtime[0] or built[1] > runtime[1]:
+        jaxlib = importlib.metadata.version("jaxlib")
         raise ImportError(
             f"jax_transconv: the module {name} was built for XLA FFI "
-            f"{built[0]}.{built[1]}, but the installed jaxlib {importlib.metadata.version('jaxlib')} "
-            f"understands up to {runtime[0]}.{runtime[1]}.\n"
+            f"{built[0]}.{built[1]}, but the installed jaxlib {jaxlib} understands "
+            f"up to {runtime[0]}.{runtime[1]}.\n"
             "Resolution: upgrade jax and jaxlib, or reinstall jax-transconv so that it "
             "builds against the installed ones."
         )
@@ -113,7 +115,9 @@ def algorithm_ids() -> dict[str, int]:
 
 def unsupported(row: str, pass_name: str, spec: Spec) -> str | None:
     """Why the kernel of a built row can't run a problem, in its own words, or None."""
-    loaded = _MODULES[row.partition(":")[0]]
+    loaded = _MODULES.get(row.partition(":")[0])
+    if loaded is None:
+        return "its native module was not built"
     return loaded.unsupported(**_problem(row, pass_name, spec))
 
 

@@ -48,7 +48,7 @@ def _broadcast_bias(b: Any, geometry: Geometry, shape: tuple) -> Any:
 
 def _sum_to_bias(dy: Any, geometry: Geometry) -> Any:
     axes = tuple(a for a in range(4) if a != geometry.channel_axis)
-    wide = jnp.promote_types(dy.dtype, jnp.float32)
+    wide = jnp.float32 if dy.dtype.itemsize == 2 else dy.dtype
     return dy.sum(axis=axes, dtype=wide).astype(dy.dtype)
 
 

@@ -61,11 +61,17 @@ def _out_of_axis(a: Any, size: int, axis: int, groups: int) -> Any:
     return a.reshape(size, *before, groups * each, *after)
 
 
-def _add_bias(y: Any, b: Any, geometry: Geometry) -> Any:
-    """Adds biases of shape (B or 1, channels) to y of shape (B, ...)."""
+def _forward_many_biases(
+    x: Any, w: Any, b: Any, geometry: Geometry, backend: str, copies: int
+) -> Any:
+    """One product of `copies` stacked images, and a bias of shape (B, channels)."""
+    dtype = x.dtype
+    if dtype.itemsize == 2:  # round once, after the bias
+        x, w, b = (a.astype(jnp.float32) for a in (x, w, b))
+    y = _out_of_batch(forward(x, w, None, geometry, backend), copies)
     shape = [b.shape[0], 1, 1, 1, 1]
     shape[1 + geometry.channel_axis] = b.shape[1]
-    return y + b.reshape(shape)
+    return (y + b.reshape(shape)).astype(dtype)
 
 
 def _forward_batch(args: Any, dims: Any, *, geometry: Geometry, backend: str) -> Any:
@@ -77,16 +83,14 @@ def _forward_batch(args: Any, dims: Any, *, geometry: Geometry, backend: str) ->
     channel, groups = geometry.channel_axis, geometry.groups
 
     if dim_w is None:
-        if (
-            dim_x is None and dim_b is not None
-        ):  # only the bias is mapped: one product, many biases
-            y = forward(x, w, None, geometry, backend)[None]
-            return _add_bias(y, _front(b, dim_b), geometry), 0
-        fused = b if dim_b is None else None
-        y = forward(_into_batch(x, dim_x), w, fused, geometry, backend)
-        y = _out_of_batch(y, size) if size else _empty(x, dim_x, w, geometry)
-        return (y if dim_b is None else _add_bias(y, _front(b, dim_b), geometry)), 0
-
+        if size == 0:
+            return _empty(x, dim_x, w, geometry), 0
+        copies = 1 if dim_x is None else size
+        x = x if dim_x is None else _into_batch(x, dim_x)
+        if dim_b is None:
+            return _out_of_batch(forward(x, w, b, geometry, backend), copies), 0
+        b = _front(b, dim_b)
+        return _forward_many_biases(x, w, b, geometry, backend, copies), 0
     if size == 0:
         return _empty(x, dim_x, w, geometry, dim_w), 0
     if b is not None:

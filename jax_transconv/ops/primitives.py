@@ -86,9 +86,12 @@ def _run_compiled(primitive: Any) -> Any:
     def compiled(items: tuple[tuple[str, Any], ...]) -> Any:
         return jax.jit(lambda *operands: primitive.bind(*operands, **dict(items)))
 
-    return lambda *operands, **params: compiled(tuple(sorted(params.items())))(
-        *operands
-    )
+    def run(*operands: Any, **params: Any) -> Any:
+        # Under jax.disable_jit the program below would only bind the primitive again.
+        with jax.disable_jit(False):
+            return compiled(tuple(sorted(params.items())))(*operands)
+
+    return run
 
 
 for _primitive in (forward_p, grad_input_p, grad_weight_p):

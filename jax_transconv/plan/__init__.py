@@ -115,25 +115,26 @@ def _choose(
     backend: str,
     disabled: frozenset[str],
 ) -> Plan:
-    chosen = None
-    verdicts = []
-    for row in CANDIDATES:
-        if pass_name not in row.passes:
-            continue
-        reason = (
-            _selected(row, pass_name, backend)
-            or ("disabled by TRANSCONV_DISABLE" if row.name in disabled else None)
-            or unavailable(row, device)
-            or row.supports(pass_name, spec, device)
-        )
-        # A row that was asked for by name does not step aside for a faster one.
-        if reason is None and backend != row.name:
-            reason = row.defers(pass_name, spec, device)
-        if reason is None:
-            reason = "chosen" if chosen is None else f"could run; {chosen} comes first"
-            chosen = chosen or row.name
-        verdicts.append((row.name, reason))
-    return Plan(pass_name, chosen, tuple(verdicts))
+    rows = [row for row in CANDIDATES if pass_name in row.passes]
+    declined = {
+        row.name: _selected(row, pass_name, backend)
+        or ("disabled by TRANSCONV_DISABLE" if row.name in disabled else None)
+        or unavailable(row, device)
+        or row.supports(pass_name, spec, device)
+        for row in rows
+    }
+    able = [row for row in rows if declined[row.name] is None]
+    slower = {row.name: row.defers(pass_name, spec, device) for row in able}
+    # A row steps aside for a faster one, not for none.
+    chosen = next((r.name for r in able if slower[r.name] is None), None)
+    chosen = chosen or next((r.name for r in able), None)
+
+    def verdict(name: str) -> str:
+        if name == chosen:
+            return "chosen"
+        return declined[name] or slower[name] or f"could run; {chosen} comes first"
+
+    return Plan(pass_name, chosen, tuple((r.name, verdict(r.name)) for r in rows))
 
 
 def require(plan: Plan, backend: str) -> str:

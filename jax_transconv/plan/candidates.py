@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from jax_transconv.ffi import targets
 from jax_transconv.plan.device import DeviceFacts
-from jax_transconv.spec import Spec
+from jax_transconv.spec import Precision, Spec
 
 __all__ = ["CANDIDATES", "Candidate"]
 
@@ -62,62 +62,104 @@ def _needs_static(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     return None if spec.is_static else "sizes are symbolic"
 
 
-def _hopper_tile(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
-    if facts.capability != (9, 0):
-        return "needs compute capability 9.0, got {}.{}".format(*facts.capability)
-    if reason := _needs_static(pass_name, spec, facts):
-        return reason
-    return targets.unsupported("cuda:sm90_tile", pass_name, spec)
-
-
 def _only_empty(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     del pass_name, facts
     return None if spec.is_empty else "the batch is not empty"
 
 
-def _not_empty(rule: Rule) -> Rule:
+def _not_empty(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
+    del pass_name, facts
+    return "the batch is empty" if spec.is_empty else None
+
+
+def _static(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
+    del pass_name, facts
+    return None if spec.is_static else "sizes are symbolic"
+
+
+def _hopper(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
+    del pass_name, spec
+    if facts.capability == (9, 0):
+        return None
+    return "needs compute capability 9.0, got {}.{}".format(*facts.capability)
+
+
+def _native(row: str) -> Rule:
+    """The kernel's own launcher says what it can't run."""
+
     def supports(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
-        return "the batch is empty" if spec.is_empty else rule(pass_name, spec, facts)
+        del facts
+        return targets.unsupported(row, pass_name, spec)
 
     return supports
-
-
-def _depthwise(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
-    if spec.in_per_group != 1:
-        return f"needs one input channel a group, got {spec.in_per_group}"
-    return _needs_static(pass_name, spec, facts)
 
 
 _MANY_TAPS = 64
 
 
 def _few_taps(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
+    del pass_name, facts
     if spec.taps > _MANY_TAPS:
         return f"{spec.taps} taps would unroll into {spec.taps} contractions"
-    return _needs_static(pass_name, spec, facts)
+    return None
 
 
 def _few_phases(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
+    del pass_name, facts
     s_h, s_w = spec.geometry.stride
     if s_h * s_w > _MANY_TAPS:
         return f"stride {s_h}x{s_w} would unroll into {s_h * s_w} correlations"
-    return _needs_static(pass_name, spec, facts)
+    return None
 
 
-def _dilated_wins(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
+_MOST_FEATURES = 32768
+
+
+def _no_xla_fault(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
+    """XLA:CPU computes garbage for one feature of one pixel and very many results."""
+    features, results = spec.in_per_group, spec.out_channels
+    if pass_name != _FORWARD:
+        features, results = spec.out_per_group, spec.in_channels
+    if facts.platform != "cpu" or features > 1 or results <= _MOST_FEATURES:
+        return None
+    if spec.in_size != (1, 1):
+        return None
+    return f"XLA:CPU is wrong for 1 channel, 1 pixel and over {_MOST_FEATURES} results"
+
+
+# -- What is known to be faster: measured, see benchmarks/REPORT.md. --
+
+_SMALL_IMAGE = 64
+_MANY_CHANNELS = 128
+
+
+def _small_dense(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
+    """On few pixels XLA:CPU's own matrix products waste less than whole tiles."""
+    del facts
+    if pass_name == _WEIGHT or spec.geometry.groups > 1:
+        return None
+    pixels = spec.in_size[0] * spec.in_size[1]
+    many = pass_name == _INPUT or spec.in_channels >= _MANY_CHANNELS
+    if pixels <= _SMALL_IMAGE and many:
+        return f"images of {pixels} pixels are too small for its tiles"
+    return None
+
+
+def _phases_lose(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     del pass_name
     g = spec.geometry
     if not spec.is_strided:
         return "without a stride it is the same correlation as xla:dilated"
     if facts.platform != "cpu" and g.groups == 1 and g.dilation == (1, 1):
         return "XLA maps xla:dilated to a library's backward-data convolution"
-    if facts.platform == "cpu" and max(g.stride) <= 2 and g.dilation == (1, 1):
-        return "XLA:CPU runs small strides as fast stretched"
+    if facts.platform == "cpu" and g.groups == 1 and g.dilation == (1, 1):
+        return "XLA:CPU runs the stretched form as fast"
     return None
 
 
-def _filter_wins(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
-    del pass_name
+def _taps_lose(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
+    if pass_name != _WEIGHT:
+        return "reads and writes the result once for every tap"
     if facts.platform != "cpu":
         return "XLA maps xla:filter to a library's filter-gradient convolution"
     if not spec.is_strided:
@@ -125,17 +167,90 @@ def _filter_wins(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     return None
 
 
+_FEW_PIXELS = 1 << 17
+_FEW_CHANNELS = 16
+
+
+def _hopper_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
+    """Where a vendor's library behind XLA beats the Hopper kernels."""
+    del facts
+    g = spec.geometry
+    if g.groups > 1:
+        if min(spec.in_per_group, spec.out_per_group) < _FEW_CHANNELS:
+            return f"fewer than {_FEW_CHANNELS} channels a group waste its tiles of 64"
+        return None  # XLA has no library for groups with a stride
+    if spec.dtype == "float32" and g.precision > Precision.DEFAULT:
+        return None  # the library falls back to kernels many times slower
+    if g.layout == "NHWC":
+        return "a library's channels-last convolution is faster"
+    if spec.itemsize == 2:
+        return "a library's 16-bit convolution is faster"
+    if spec.batch * spec.in_size[0] * spec.in_size[1] < _FEW_PIXELS:
+        return f"fewer than {_FEW_PIXELS} input pixels do not fill its tiles"
+    if pass_name == _WEIGHT and spec.is_strided and g.dilation == (1, 1):
+        return "a library's strided filter gradient is faster"
+    return None
+
+
+def _library_wins(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
+    """Where a vendor's library behind XLA beats the general CUDA kernel."""
+    del facts
+    g = spec.geometry
+    pairs = zip(g.stride, g.dilation, strict=True)
+    strided_and_dilated = any(s > 1 and d > 1 for s, d in pairs)
+    if g.groups > 1 or (pass_name == _FORWARD and strided_and_dilated):
+        return None
+    return "a library's tensor-core convolution is faster for dense channels"
+
+
 _FORWARD, _INPUT, _WEIGHT = targets.PASSES
+
+
+def _all(*rules: Rule) -> Rule:
+    """The first reason that any of the rules has."""
+
+    def rule(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
+        reasons = (r(pass_name, spec, facts) for r in rules)
+        return next((reason for reason in reasons if reason), None)
+
+    return rule
+
+
+def _kernel(row: str, *rules: Rule) -> Rule:
+    """Rules of a native row: those of every one, its own, and its launcher's."""
+    return _all(_not_empty, _static, *rules, _native(row))
+
 
 CANDIDATES: tuple[Candidate, ...] = (
     Candidate("xla:empty", targets.PASSES, _only_empty),
-    Candidate("cuda:sm90_tile", (_FORWARD, _INPUT), _not_empty(_hopper_tile)),
-    Candidate("cuda:simt", targets.PASSES, _not_empty(_needs_static)),
-    Candidate("cpu:depthwise", targets.PASSES, _not_empty(_depthwise)),
-    Candidate("cpu:tiled", targets.PASSES, _not_empty(_needs_static)),
-    Candidate("xla:phases", (_FORWARD,), _not_empty(_few_phases), _dilated_wins),
-    Candidate("xla:dilated", (_FORWARD,), _not_empty(_always)),
-    Candidate("xla:strided", (_INPUT,), _not_empty(_always)),
-    Candidate("xla:taps", (_WEIGHT,), _not_empty(_few_taps), _filter_wins),
-    Candidate("xla:filter", (_WEIGHT,), _not_empty(_always)),
+    Candidate(
+        "cuda:sm90_tile",
+        (_FORWARD, _INPUT),
+        _kernel("cuda:sm90_tile", _hopper),
+        _hopper_loses,
+    ),
+    Candidate(
+        "cuda:sm90_wgrad",
+        (_WEIGHT,),
+        _kernel("cuda:sm90_wgrad", _hopper),
+        _hopper_loses,
+    ),
+    Candidate("cuda:simt", targets.PASSES, _kernel("cuda:simt"), _library_wins),
+    Candidate("cpu:depthwise", targets.PASSES, _kernel("cpu:depthwise")),
+    Candidate("cpu:tiled", targets.PASSES, _kernel("cpu:tiled"), _small_dense),
+    Candidate(
+        "xla:taps",
+        targets.PASSES,
+        _all(_not_empty, _static, _few_taps),
+        _taps_lose,
+    ),
+    Candidate(
+        "xla:phases",
+        (_FORWARD,),
+        _all(_not_empty, _static, _no_xla_fault, _few_phases),
+        _phases_lose,
+    ),
+    Candidate("xla:dilated", (_FORWARD,), _all(_not_empty, _no_xla_fault)),
+    Candidate("xla:strided", (_INPUT,), _all(_not_empty, _no_xla_fault)),
+    Candidate("xla:filter", (_WEIGHT,), _all(_not_empty, _no_xla_fault)),
 )

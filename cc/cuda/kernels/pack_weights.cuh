@@ -1,10 +1,10 @@
 // Brings weights into the order and the number format in which the tile kernels read them.
 //
-// The result is [group][m block of 64][row residue][slab of 16 k][tap][operand][2 chunks][64 rows][8],
-// m being the target's channel and k the source's; missing channels are zeros. Operands are the
-// weight itself or, for three products, its high part, its low part, and the high part times 2^-11,
-// which meets the pixels' low part stored times 2^11. float32 rows carry a power of two of their
-// own, so that float16 holds them with all its bits.
+// The result is [group][m block of 64][row residue][slab of 16 k][tap][operand][2 chunks][64
+// rows][8], m being the target's channel and k the source's; missing channels are zeros. Operands
+// are the weight itself or, for three products, its high part, its low part, and the high part
+// times 2^-11, which meets the pixels' low part stored times 2^11. float32 rows carry a power of
+// two of their own, so that float16 holds them with all its bits.
 #ifndef TRANSCONV_CUDA_KERNELS_PACK_WEIGHTS_CUH_
 #define TRANSCONV_CUDA_KERNELS_PACK_WEIGHTS_CUH_
 
@@ -23,7 +23,7 @@ constexpr int kPackExponent = 13;  // a row's largest weight becomes 2^13 or abo
 struct PackParams {
   const void* weight;  // (in_channels, out_channels / groups, kh, kw)
   uint8_t* packed;
-  float* scales;  // by target channel; float32 only
+  float* scales;                             // by target channel; float32 only
   int64_t stride_m, stride_k, stride_group;  // elements
   int groups, m_per_group, k_per_group, m_blocks, slabs, taps, residues;
   int first_tap[kMaxResidues + 1];

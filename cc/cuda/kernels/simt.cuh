@@ -5,46 +5,25 @@
 //
 //     forward      m: output channel   n: output position of the residue   k: (tap, input channel)
 //     grad_input   m: input channel    n: input position                   k: (tap, output channel)
-//     grad_weight  m: input channel    n: output channel                   k: input position, per tap
+//     grad_weight  m: input channel    n: output channel                   k: input position, per
+//     tap
 //
 // Operands are gathered into shared memory; zeros of the stride are never multiplied. Positions and
-// offsets are 64-bit, every shape, type and layout runs here. 16-bit types multiply and add in
-// float32 and round once.
+// offsets are 64-bit, every shape, type and layout runs here.
 #ifndef TRANSCONV_CUDA_KERNELS_SIMT_CUH_
 #define TRANSCONV_CUDA_KERNELS_SIMT_CUH_
-
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 
 #include <cstdint>
 
 #include "core/geometry.h"
+#include "cuda/primitives/simt.cuh"
 
 namespace transconv::cuda::simt {
-
-template <typename T>
-struct Accumulator {
-  using type = float;
-};
-template <>
-struct Accumulator<double> {
-  using type = double;
-};
-
-__device__ inline float Load(const __half* p) { return __half2float(*p); }
-__device__ inline float Load(const __nv_bfloat16* p) { return __bfloat162float(*p); }
-__device__ inline float Load(const float* p) { return *p; }
-__device__ inline double Load(const double* p) { return *p; }
-__device__ inline void Store(__half* p, float v) { *p = __float2half_rn(v); }
-__device__ inline void Store(__nv_bfloat16* p, float v) { *p = __float2bfloat16_rn(v); }
-__device__ inline void Store(float* p, float v) { *p = v; }
-__device__ inline void Store(double* p, double v) { *p = v; }
 
 // Strides in elements of an image tensor in either layout.
 struct ImageStrides {
   int64_t batch, channel, row, column;
-  __host__ __device__ ImageStrides(Layout layout, int64_t channels, int64_t height,
-                                   int64_t width) {
+  __host__ __device__ ImageStrides(Layout layout, int64_t channels, int64_t height, int64_t width) {
     batch = channels * height * width;
     const bool first = layout == Layout::kNCHW;
     channel = first ? height * width : 1;
@@ -299,8 +278,7 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t shift_h = q.h.dilation * (tap / q.w.kernel) - q.h.crop_lo;
     const int64_t shift_w = q.w.dilation * (tap % q.w.kernel) - q.w.crop_lo;
     const int64_t first = split * p.per_split;
-    const int64_t last =
-        first + p.per_split < p.positions ? first + p.per_split : p.positions;
+    const int64_t last = first + p.per_split < p.positions ? first + p.per_split : p.positions;
 
     A acc[Tile::RM][Tile::RN] = {};
     for (int64_t k0 = first; k0 < last; k0 += Tile::KS) {
@@ -308,11 +286,10 @@ __global__ void __launch_bounds__(kThreads)
         const int64_t k = k0 + tid;
         const int64_t column = k % q.w.in, row = k / q.w.in % q.h.in, image = k / q.w.in / q.h.in;
         const int64_t y_row = row * q.h.stride + shift_h, y_column = column * q.w.stride + shift_w;
-        const bool inside = k < last && y_row >= 0 && y_row < q.h.out && y_column >= 0 &&
-                            y_column < q.w.out;
+        const bool inside =
+            k < last && y_row >= 0 && y_row < q.h.out && y_column >= 0 && y_column < q.w.out;
         offset_x[tid] = inside ? image * p.x.batch + row * p.x.row + column * p.x.column : -1;
-        offset_y[tid] =
-            inside ? image * p.y.batch + y_row * p.y.row + y_column * p.y.column : -1;
+        offset_y[tid] = inside ? image * p.y.batch + y_row * p.y.row + y_column * p.y.column : -1;
       }
       __syncthreads();
       // Neighbouring lanes take what is contiguous: positions in NCHW, channels in NHWC.
@@ -361,19 +338,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Sum of a block's values, in a fixed order; every thread must call it.
-template <typename A>
-__device__ inline A BlockSum(A value) {
-  __shared__ A warps[kThreads / 32];
-  for (int step = 16; step > 0; step /= 2) value += __shfl_down_sync(0xffffffffu, value, step);
-  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = value;
-  __syncthreads();
-  A sum = 0;
-  for (int i = 0; i < kThreads / 32; ++i) sum += warps[i];
-  __syncthreads();
-  return sum;
-}
-
 // Few channels a group: a block sums one (in channel, out channel, tap, split) of dw.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
@@ -391,8 +355,7 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t shift_h = q.h.dilation * (tap / q.w.kernel) - q.h.crop_lo;
     const int64_t shift_w = q.w.dilation * (tap % q.w.kernel) - q.w.crop_lo;
     const int64_t first = split * p.per_split;
-    const int64_t last =
-        first + p.per_split < p.positions ? first + p.per_split : p.positions;
+    const int64_t last = first + p.per_split < p.positions ? first + p.per_split : p.positions;
     A sum = 0;
     for (int64_t k = first + threadIdx.x; k < last; k += kThreads) {
       const int64_t column = k % q.w.in, row = k / q.w.in % q.h.in, image = k / q.w.in / q.h.in;
@@ -403,45 +366,8 @@ __global__ void __launch_bounds__(kThreads)
              Load(dy + image * p.y.batch + y_row * p.y.row + y_column * p.y.column +
                   channel_y * p.y.channel);
     }
-    sum = BlockSum(sum);
+    sum = BlockSum<kThreads>(sum);
     if (threadIdx.x == 0) partial[tile] = sum;
-  }
-}
-
-// Partial sums of dy per output channel, [split][channel].
-template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    GradBiasKernel(const T* __restrict__ dy, typename Accumulator<T>::type* __restrict__ partial,
-                   ImageStrides y, int64_t channels, int64_t height, int64_t width,
-                   int64_t positions, int64_t per_split, int64_t tiles) {
-  using A = typename Accumulator<T>::type;
-  for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    const int64_t channel = tile % channels, split = tile / channels;
-    const int64_t first = split * per_split;
-    const int64_t last = first + per_split < positions ? first + per_split : positions;
-    A sum = 0;
-    for (int64_t k = first + threadIdx.x; k < last; k += kThreads) {
-      const int64_t pixel = k % (height * width), image = k / (height * width);
-      // A row follows a row at once in both layouts, so a pixel index times the column stride.
-      sum += Load(dy + image * y.batch + pixel * y.column + channel * y.channel);
-    }
-    sum = BlockSum(sum);
-    if (threadIdx.x == 0) partial[tile] = sum;
-  }
-}
-
-// Sums the splits of every entry in their order and rounds once.
-template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    SumSplitsKernel(const typename Accumulator<T>::type* __restrict__ partial,
-                    T* __restrict__ result, int64_t size, int64_t splits) {
-  using A = typename Accumulator<T>::type;
-  const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
-  for (int64_t i = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x; i < size;
-       i += step) {
-    A sum = 0;
-    for (int64_t s = 0; s < splits; ++s) sum += partial[s * size + i];
-    Store(result + i, sum);
   }
 }
 

@@ -9,7 +9,8 @@
 //                        and store it as blocked-8 cells [chunk of 8 channels][cell][8]; a cell is
 //                        loaded and converted once and serves every tap
 //     1 weight warp      brings the packed weights of a few taps at a time by bulk copies
-//     8 consumer warps   two warpgroups, ROWS tile rows each: for every tap, one wgmma per row whose
+//     8 consumer warps   two warpgroups, ROWS tile rows each: for every tap, one wgmma per row
+//     whose
 //                        pixel operand starts at the tap's cell; then the epilogue
 //
 // float32 is multiplied in float16 with a power-of-two scale that follows the data ("block
@@ -25,9 +26,10 @@
 #include <cuda_fp16.h>
 
 #include <cstdint>
-#include <type_traits>
 
+#include "core/divider.h"
 #include "core/tile_plan.h"
+#include "cuda/primitives/operand.cuh"
 #include "cuda/primitives/ptx.cuh"
 #include "cuda/primitives/wgmma.cuh"
 
@@ -39,30 +41,27 @@ constexpr int kConsumerWarps = 8;
 constexpr int kProducers = 32 * kProducerWarps;
 constexpr int kThreads = 32 * (kProducerWarps + 1 + kConsumerWarps);
 constexpr int kProducerRegisters = 88, kConsumerRegisters = 168;
-constexpr int kUnits = 5;          // gathers in flight per producer: 8 channels of one cell each
+constexpr int kUnits = 4;          // gathers in flight per producer: 8 channels of one cell each
 constexpr int kSlabChannels = 16;  // one wgmma step
 constexpr int kMaxStages = 8;
 constexpr int kTapBytes = 64 * kSlabChannels * 2;  // one packed operand of one tap
 
-// What the scaled magnitudes of a slab may be: a float16 bit pattern between these.
-constexpr uint32_t kWindowLow = 0x2c00;   // 2^-4
-constexpr uint32_t kWindowHigh = 0x7800;  // 2^15
-constexpr int kTargetExponent = 12;       // a fresh scale puts the maximum at 2^12 or above
-constexpr int kMinExponent = -100;        // of the data: the scale itself stays representable
-
 struct TileParams {
   const void* source;
   void* target;
-  const void* bias;       // null if there is none
-  const uint8_t* weights; // packed: [group][m block][row residue][slab][tap][operand][64 x 16]
-  const float* scales;    // float32: what one packed weight unit of each target channel is worth
-  int64_t source_batch, source_channel, source_column;  // strides in elements
-  int64_t target_batch, target_channel, target_row, target_column;
+  const void* bias;        // null if there is none
+  const uint8_t* weights;  // packed: [group][m block][row residue][slab][tap][operand][64 x 16]
+  const float* scales;     // float32: what one packed weight unit of each target channel is worth
+  int64_t source_batch;    // strides in bytes
+  uint32_t source_channel, source_pixel;
+  int64_t target_batch, target_channel, target_row, target_column;  // strides in elements
   int source_h, source_w, target_h, target_w;
   int source_step_h, source_step_w, target_step_h, target_step_w;
   int groups, k_per_group, m_per_group, slabs, m_blocks;
-  int tiles_x, tiles_y, residues_h, residues_w;
+  int residues_h, residues_w;
   int tiles;
+  // A tile's index, from the fastest part on: channel block, row residue, strip, row, group, image.
+  Divider by_block, by_residue, by_strip, by_row, by_group;
   int strip, lead;  // targets between two tiles' origins, and how many the first lies before 0
   bool channels_first;
   int halo_rows, halo_columns, cells, planes_w;
@@ -71,9 +70,9 @@ struct TileParams {
   // Byte offsets in shared memory.
   int chunk_pitch, stage_bytes, weight_bytes, staging_pitch;
   int weights_at, staging_at, table_at;
-  int64_t plane_h[kMaxPlanes], plane_w[kMaxPlanes];
-  int64_t first_row[kMaxResidues];
-  int64_t first_column;
+  int plane_h[kMaxPlanes], plane_w[kMaxPlanes];
+  int first_row[kMaxResidues];
+  int first_column;
   int first_tap[kMaxResidues + 1];
   int residue_begin[kMaxResidues][kMaxResidues + 1];
   int tap_cell[kMaxTileTaps];
@@ -90,24 +89,6 @@ struct Control {
 constexpr int kControlBytes = 512;
 static_assert(sizeof(Control) <= kControlBytes, "the stages start behind it");
 
-template <typename T>
-struct Element;
-template <>
-struct Element<float> {
-  using Operand = __half;
-  using Raw = float;
-};
-template <>
-struct Element<__half> {
-  using Operand = __half;
-  using Raw = uint16_t;
-};
-template <>
-struct Element<__nv_bfloat16> {
-  using Operand = __nv_bfloat16;
-  using Raw = uint16_t;
-};
-
 // Where a tile lies.
 struct Tile {
   int group, m_block, residue, image;
@@ -115,24 +96,16 @@ struct Tile {
   int strip;
   int taps;
   __device__ Tile(const TileParams& p, int index, int rows) {
-    m_block = index % p.m_blocks;
-    index /= p.m_blocks;
-    residue = index % p.residues_h;
-    index /= p.residues_h;
-    strip = index % p.tiles_x;
-    index /= p.tiles_x;
-    row = index % p.tiles_y * rows;
-    index /= p.tiles_y;
-    group = index % p.groups;
-    image = index / p.groups;
+    m_block = p.by_block.Split(index);
+    residue = p.by_residue.Split(index);
+    strip = p.by_strip.Split(index);
+    row = p.by_row.Split(index) * rows;
+    group = p.by_group.Split(index);
+    image = index;
     column = strip * p.strip - p.lead;
     taps = p.first_tap[residue + 1] - p.first_tap[residue];
   }
 };
-
-__device__ __forceinline__ float PowerOfTwo(int exponent) {
-  return __int_as_float((exponent + 127) << 23);
-}
 
 // ---- Producers ----
 
@@ -144,56 +117,63 @@ struct Producer {
   const TileParams& p;
   Control& control;
   const uint32_t stages;  // shared address of stage 0
-  int* const table;       // two tables of source pixels by cell, -1 for none
+  // By cell: its place relative to the tile, then two tables of its offset in the source.
+  uint32_t* const places;
   const int warp, lane;
   int exponent = kMinExponent;
-  float scale = PowerOfTwo(kTargetExponent - kMinExponent);
+  float scale = ScaleOf(kMinExponent);
 
   // What a slab's gathers start from.
   struct Slab {
-    const Raw* base = nullptr;
-    const int* table = nullptr;
+    const char* base = nullptr;
+    const uint32_t* offsets = nullptr;
     int channels = 0;  // that exist; 0 if there is no such slab
   };
 
-  __device__ void BuildTable(const Tile& tile, int which) const {
-    int* out = table + which * p.cell_groups * 32;
+  __device__ void BuildPlaces() const {
+    const int plane_cells = p.halo_rows * p.halo_columns;
     for (int cell = threadIdx.x; cell < p.cell_groups * 32; cell += kProducers) {
-      int pixel = -1;
-      if (cell < p.cells) {
-        const CellPlace at = PlaceOfCell(cell, p.halo_rows, p.halo_columns, p.planes_w, p.plane_h,
-                                         p.plane_w, p.source_step_h, p.source_step_w,
-                                         tile.row + p.first_row[tile.residue],
-                                         tile.column + p.first_column);
-        if (at.y >= 0 && at.y < p.source_h && at.x >= 0 && at.x < p.source_w) {
-          pixel = static_cast<int>(at.y) * p.source_w + static_cast<int>(at.x);
-        }
-      }
-      out[cell] = pixel;
+      const int plane = cell / plane_cells, rest = cell - plane * plane_cells;
+      const int row = rest / p.halo_columns, column = rest - row * p.halo_columns;
+      const int plane_y = plane / p.planes_w;
+      places[cell] =
+          cell < p.cells
+              ? PackPlace(p.source_step_h * row + p.plane_h[plane_y],
+                          p.source_step_w * column + p.plane_w[plane - plane_y * p.planes_w])
+              : kNoCell;
     }
   }
 
-  __device__ Slab SlabOf(const Tile& tile, int slab, int which) const {
-    const int64_t channel =
-        static_cast<int64_t>(tile.group) * p.k_per_group + slab * kSlabChannels;
-    return {static_cast<const Raw*>(p.source) + tile.image * p.source_batch +
-                channel * p.source_channel,
-            table + which * p.cell_groups * 32, p.k_per_group - slab * kSlabChannels};
+  __device__ uint32_t* OffsetsOf(int which) const {
+    return places + (1 + which) * p.cell_groups * 32;
+  }
+
+  __device__ void BuildOffsets(const Tile& tile, int which) const {
+    uint32_t* const out = OffsetsOf(which);
+    const int y = p.source_step_h * (tile.row + p.first_row[tile.residue]);
+    const int x = p.source_step_w * (tile.column + p.first_column);
+    for (int cell = threadIdx.x; cell < p.cells; cell += kProducers) {
+      out[cell] = OffsetOf(places[cell], y, x, p.source_h, p.source_w, p.source_pixel);
+    }
+    for (int cell = p.cells + threadIdx.x; cell < p.cell_groups * 32; cell += kProducers) {
+      out[cell] = kNoCell;
+    }
+  }
+
+  __device__ Slab SlabOf(const Tile& tile, int which) const {
+    return {static_cast<const char*>(p.source) + tile.image * p.source_batch +
+                static_cast<int64_t>(tile.group) * p.k_per_group * p.source_channel,
+            OffsetsOf(which), p.k_per_group};
   }
 
   // Unit u of a slab is chunk u / cell_groups and the 32 cells of group u % cell_groups.
   __device__ __forceinline__ void Gather(Raw (&v)[8], Slab slab, int unit) const {
     const int chunk = unit >= p.cell_groups ? 1 : 0;
-    const int cell = (unit - chunk * p.cell_groups) * 32 + lane;
     const bool exists = unit < 2 * p.cell_groups && slab.channels > 0;
-    const int pixel = exists ? slab.table[cell] : -1;
-    const Raw* q = slab.base + static_cast<int64_t>(pixel) * p.source_column +
-                   chunk * 8 * p.source_channel;
-    // Opaque, or the compiler keeps eight channel pointers alive for every unit and spills.
-    asm volatile("" : "+l"(q));
-    const int channels = pixel >= 0 ? slab.channels - chunk * 8 : 0;
-#pragma unroll
-    for (int k = 0; k < 8; ++k, q += p.source_channel) v[k] = ptx::LoadIf(q, k < channels);
+    const uint32_t offset =
+        exists ? slab.offsets[(unit - chunk * p.cell_groups) * 32 + lane] : kNoCell;
+    GatherCell(v, slab.base + chunk * (8 * int64_t{p.source_channel}), p.source_channel, offset,
+               slab.channels - chunk * 8);
   }
 
   // Converts one unit and stores its cells; returns the largest scaled magnitudes, two halves.
@@ -203,20 +183,7 @@ struct Producer {
     const int chunk = unit >= p.cell_groups ? 1 : 0;
     const int cell = (unit - chunk * p.cell_groups) * 32 + lane;
     uint32_t packed[4], low[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if constexpr (kScaled) {
-        const float a = v[2 * i] * scale, b = v[2 * i + 1] * scale;
-        packed[i] = ptx::PackHalf2(a, b);
-        largest = ptx::MaxAbsHalf2(largest, packed[i]);
-        if constexpr (PRODUCTS == 3) {
-          const __half2 h = reinterpret_cast<const __half2&>(packed[i]);
-          low[i] = ptx::PackHalf2((a - __low2float(h)) * 2048.f, (b - __high2float(h)) * 2048.f);
-        }
-      } else {
-        packed[i] = v[2 * i] | static_cast<uint32_t>(v[2 * i + 1]) << 16;
-      }
-    }
+    largest = ConvertCell<T, PRODUCTS, 2048>(v, scale, packed, low, largest);
     if (cell < p.cells) {
       const uint32_t at = stage + chunk * p.chunk_pitch + cell * 16;
       ptx::StoreShared128(at, make_uint4(packed[0], packed[1], packed[2], packed[3]));
@@ -240,24 +207,25 @@ struct Producer {
   // Rare, so a call; by value, so that the caller's state stays in registers.
   static __device__ __noinline__ int Redo(const TileParams& p, Control& control, Slab slab,
                                           uint32_t stage, int exponent, bool first) {
-    Producer self{p, control, 0, nullptr, static_cast<int>(threadIdx.x) / 32,
-                  static_cast<int>(threadIdx.x) % 32, exponent, 0.f};
+    Producer self{p,
+                  control,
+                  0,
+                  nullptr,
+                  static_cast<int>(threadIdx.x) / 32,
+                  static_cast<int>(threadIdx.x) % 32,
+                  exponent,
+                  0.f};
     uint32_t largest = 0;
     for (int u = self.warp; u < 2 * p.cell_groups; u += kProducerWarps) {
       Raw v[8];
       self.Gather(v, slab, u);
-#pragma unroll
-      for (int k = 0; k < 8; ++k) {
-        const uint32_t bits = __float_as_uint(static_cast<float>(v[k])) & 0x7fffffffu;
-        if (bits < 0x7f800000u && bits > largest) largest = bits;
-      }
+      largest = LargestBits(v, largest);
     }
     largest = self.MaxOfAll(largest, control.redo);
     ptx::NamedBarrier<1, kProducers>();  // `redo` may be written again
-    const int needed = max(static_cast<int>(largest >> 23) - 127, kMinExponent);
-    if (largest == 0 || needed == exponent || (!first && needed < exponent)) return exponent;
-    self.exponent = needed;
-    self.scale = PowerOfTwo(kTargetExponent - needed);
+    const int needed = NeededExponent(largest, exponent, first);
+    if (needed == exponent) return exponent;
+    self.scale = ScaleOf(needed);
     for (int u = self.warp; u < 2 * p.cell_groups; u += kProducerWarps) {
       Raw v[8];
       self.Gather(v, slab, u);
@@ -266,18 +234,25 @@ struct Producer {
     return needed;
   }
 
+  // The first tile from `index` on that has a source: residues without taps have none.
+  __device__ Tile Next(int& index) const {
+    Tile tile(p, min(index, p.tiles - 1), 2 * ROWS);
+    while (tile.taps == 0 && index < p.tiles) {
+      index += gridDim.x;
+      tile = Tile(p, min(index, p.tiles - 1), 2 * ROWS);
+    }
+    return tile;
+  }
+
   __device__ void Run() {
-    int index = blockIdx.x;
-    const auto skip = [&](int i) {  // tiles of a residue without taps have no source
-      while (i < p.tiles && Tile(p, i, 2 * ROWS).taps == 0) i += gridDim.x;
-      return i;
-    };
-    index = skip(index);
+    int index = blockIdx.x, which = 0;
+    const Tile first = Next(index);
     if (index >= p.tiles) return;
-    int which = 0;
-    BuildTable(Tile(p, index, 2 * ROWS), 0);
+    BuildPlaces();
     ptx::NamedBarrier<1, kProducers>();
-    Slab current = SlabOf(Tile(p, index, 2 * ROWS), 0, 0);
+    BuildOffsets(first, 0);
+    ptx::NamedBarrier<1, kProducers>();
+    Slab current = SlabOf(first, 0);
     Raw v[kUnits][8];
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) Gather(v[i], current, warp + kProducerWarps * i);
@@ -285,19 +260,20 @@ struct Producer {
     int stage = 0;
     uint32_t parity = 1, turn = 0;
     while (index < p.tiles) {
-      const int next_index = skip(index + gridDim.x);
+      int next_index = index + gridDim.x;
+      const Tile next_tile = Next(next_index);
       const bool more = next_index < p.tiles;
       ptx::NamedBarrier<1, kProducers>();  // nobody gathers by the table that is overwritten now
-      if (more) BuildTable(Tile(p, next_index, 2 * ROWS), which ^ 1);
+      if (more) BuildOffsets(next_tile, which ^ 1);
       ptx::NamedBarrier<1, kProducers>();
       for (int slab = 0; slab < p.slabs; ++slab) {
         Slab next;
         if (slab + 1 < p.slabs) {
           next = current;
-          next.base += kSlabChannels * p.source_channel;
+          next.base += kSlabChannels * int64_t{p.source_channel};
           next.channels -= kSlabChannels;
         } else if (more) {
-          next = SlabOf(Tile(p, next_index, 2 * ROWS), 0, which ^ 1);
+          next = SlabOf(next_tile, which ^ 1);
         }
         ptx::BarrierWait(ptx::SharedAddress(&control.empty[stage]), parity);
         const uint32_t at = stages + stage * p.stage_bytes;
@@ -307,7 +283,7 @@ struct Producer {
 #pragma unroll
           for (int i = 0; i < kUnits; ++i) {
             largest = Put(v[i], at, warp + kProducerWarps * (j + i), largest);
-            const Slab from{last ? next.base : current.base, last ? next.table : current.table,
+            const Slab from{last ? next.base : current.base, last ? next.offsets : current.offsets,
                             last ? next.channels : current.channels};
             Gather(v[i], from, warp + kProducerWarps * (last ? i : j + i + kUnits));
           }
@@ -316,9 +292,9 @@ struct Producer {
           largest = max(largest & 0xffffu, largest >> 16);
           largest = MaxOfAll(largest, control.exchange[turn]);
           turn ^= 1;
-          if (largest >= kWindowHigh || (slab == 0 && largest < kWindowLow)) {
+          if (LeavesWindow(largest, slab == 0)) {
             exponent = Redo(p, control, current, at, exponent, slab == 0);
-            scale = PowerOfTwo(kTargetExponent - exponent);
+            scale = ScaleOf(exponent);
           }
           if (threadIdx.x == 0) control.exponent[stage] = exponent;
         }
@@ -347,8 +323,7 @@ __device__ void FeedWeights(const TileParams& p, Control& control, uint32_t ring
   uint32_t parity = 1;
   for (int index = blockIdx.x; index < p.tiles; index += gridDim.x) {
     const Tile tile(p, index, 2 * ROWS);
-    const int64_t block =
-        (static_cast<int64_t>(tile.group) * p.m_blocks + tile.m_block) * p.slabs;
+    const int64_t block = (static_cast<int64_t>(tile.group) * p.m_blocks + tile.m_block) * p.slabs;
     const uint8_t* from = p.weights + (block * p.first_tap[p.residues_h] +
                                        static_cast<int64_t>(p.slabs) * p.first_tap[tile.residue]) *
                                           kTap;
@@ -371,22 +346,6 @@ __device__ void FeedWeights(const TileParams& p, Control& control, uint32_t ring
 
 // ---- Consumers ----
 
-template <typename T>
-__device__ __forceinline__ T Round(float v) {
-  if constexpr (sizeof(T) == 4) {
-    return v;
-  } else if constexpr (std::is_same_v<T, __half>) {
-    return __float2half_rn(v);
-  } else {
-    return __float2bfloat16_rn(v);
-  }
-}
-
-template <typename T>
-__device__ __forceinline__ float Widen(T v) {
-  return static_cast<float>(v);
-}
-
 template <typename T, int N, int RES, int ROWS, int PRODUCTS>
 struct Consumer {
   using Operand = typename Element<T>::Operand;
@@ -403,8 +362,9 @@ struct Consumer {
   const int warp, lane;
 
   // Stores one tile row of this warp's 16 channels in NCHW: eight channels at a time are staged,
-  // residues interleaved, and each then leaves as one bulk copy of its 16-byte-aligned middle. Tiles
-  // are cut where the address is a multiple of 32 bytes: partial sectors halve the store rate.
+  // residues interleaved, and each then leaves as one bulk copy of its 16-byte-aligned middle.
+  // Tiles are cut where the address is a multiple of 32 bytes: partial sectors halve the store
+  // rate.
   template <typename Value>
   __device__ void StoreRows(Value value, const Tile& tile, int tile_row) {
     const int row = (tile.row + tile_row) * p.target_step_h + tile.residue;
@@ -412,7 +372,8 @@ struct Consumer {
     const int quad = lane % 4, channel_lane = lane / 4;
     const int step = p.target_step_w;
     const int origin = tile.column * step;
-    const bool first = tile.strip == 0, final = tile.strip == p.tiles_x - 1;
+    const bool first = tile.strip == 0,
+               final = tile.strip + 1 == static_cast<int>(p.by_strip.divisor);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int m0 = tile.m_block * 64 + warp * 16 + half * 8;
@@ -424,8 +385,7 @@ struct Consumer {
       if (lane < 8) ptx::BulkWaitRead<0>();
       __syncwarp();
       // Staged column 0 is where the address of (row, origin) was last aligned.
-      const int phase =
-          static_cast<int>((offset_of(m0 + channel_lane) + origin) & (kAlign - 1));
+      const int phase = static_cast<int>((offset_of(m0 + channel_lane) + origin) & (kAlign - 1));
       T* out = staging + channel_lane * p.staging_pitch + phase;
 #pragma unroll
       for (int r = 0; r < RES; ++r) {
@@ -535,9 +495,8 @@ struct Consumer {
             }
           }
         }
-        const uint64_t row_cells =
-            pixels + static_cast<uint32_t>(stage * (p.stage_bytes >> 4) +
-                                           group * ROWS * p.halo_columns);
+        const uint64_t row_cells = pixels + static_cast<uint32_t>(stage * (p.stage_bytes >> 4) +
+                                                                  group * ROWS * p.halo_columns);
         for (int tap = 0; tap < tile.taps; tap += p.chunk_taps) {
           ptx::BarrierWait(ptx::SharedAddress(&control.weight_full[slot]), weight_parity);
           Accumulate(sum, tile.residue, first_tap + tap,
@@ -637,7 +596,7 @@ struct Consumer {
       const int64_t channel = static_cast<int64_t>(tile.group) * p.m_per_group + m;
       const bool exists = m < p.m_per_group;
       bias[half] = exists && p.bias != nullptr
-                       ? Widen(static_cast<const T*>(p.bias)[channel])
+                       ? static_cast<float>(static_cast<const T*>(p.bias)[channel])
                        : 0.f;
       factor[half] = 1.f;
       if constexpr (kScaled) {
@@ -676,12 +635,9 @@ __global__ void __launch_bounds__(kThreads, 1) TileKernel(const __grid_constant_
   __syncthreads();
   if (warp < kProducerWarps) {
     ptx::RegistersDown<kProducerRegisters>();
-    Producer<T, ROWS, PRODUCTS>{p,
-                                control,
-                                base + kControlBytes,
-                                reinterpret_cast<int*>(shared + p.table_at),
-                                warp,
-                                lane}
+    Producer<T, ROWS, PRODUCTS>{
+        p,    control, base + kControlBytes, reinterpret_cast<uint32_t*>(shared + p.table_at),
+        warp, lane}
         .Run();
   } else if (warp == kProducerWarps) {
     ptx::RegistersDown<kProducerRegisters>();
@@ -693,8 +649,8 @@ __global__ void __launch_bounds__(kThreads, 1) TileKernel(const __grid_constant_
     const int consumer = warp - kProducerWarps - 1;
     T* staging = reinterpret_cast<T*>(shared + p.staging_at) + consumer * 8 * p.staging_pitch;
     Consumer<T, N, RES, ROWS, PRODUCTS>{
-        p, control, base + kControlBytes, base + static_cast<uint32_t>(p.weights_at),
-        staging, consumer / 4, consumer % 4, lane}
+        p,       control,      base + kControlBytes, base + static_cast<uint32_t>(p.weights_at),
+        staging, consumer / 4, consumer % 4,         lane}
         .Run();
   }
 }

@@ -12,8 +12,9 @@ namespace {
 const char* Supports(Pass, const Problem&, DType) { return nullptr; }
 
 int64_t Workspace(Pass pass, const Problem& problem, DType dtype) {
-  return dtype == DType::kF64 ? WorkspaceOf<double>(pass, problem)
-                              : WorkspaceOf<float>(pass, problem);
+  if (pass != Pass::kGradWeight) return 0;
+  return grad_bias::WorkspaceBytes(problem, dtype) +
+         (dtype == DType::kF64 ? WeightBytes<double>(problem) : WeightBytes<float>(problem));
 }
 
 cudaError_t Launch(const Call& call) {

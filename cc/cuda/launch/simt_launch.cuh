@@ -8,6 +8,7 @@
 #include "core/geometry.h"
 #include "cuda/call.h"
 #include "cuda/kernels/simt.cuh"
+#include "cuda/launch/grad_bias.cuh"
 
 namespace transconv::cuda::simt {
 
@@ -18,9 +19,9 @@ using ThinTile = TileShape<4, 512, 8, 4, 2>;
 
 // A whole machine is a few hundred blocks; more blocks than this walk the tiles in a loop.
 constexpr int64_t kMaxBlocks = int64_t{1} << 30;
-constexpr int64_t kTargetBlocks = 1024;     // splits make at least this many, if there is work
-constexpr int64_t kMinPositions = 1024;     // summed by one split, at the least
-constexpr int64_t kFewPairs = 16;           // channel pairs a group below which tiles are waste
+constexpr int64_t kTargetBlocks = 1024;  // splits make at least this many, if there is work
+constexpr int64_t kMinPositions = 1024;  // summed by one split, at the least
+constexpr int64_t kFewPairs = 16;        // channel pairs a group below which tiles are waste
 
 inline unsigned Blocks(int64_t tiles) {
   return static_cast<unsigned>(std::clamp<int64_t>(tiles, 1, kMaxBlocks));
@@ -39,9 +40,7 @@ inline Split SplitSum(int64_t positions, int64_t tiles) {
   return {CeilDiv(std::max<int64_t>(positions, 1), per_split), per_split};
 }
 
-inline bool FewPairs(const Problem& q) {
-  return q.in_per_group() * q.out_per_group() <= kFewPairs;
-}
+inline bool FewPairs(const Problem& q) { return q.in_per_group() * q.out_per_group() <= kFewPairs; }
 
 inline ReduceParams WeightPlan(const Problem& q) {
   const int64_t pairs = q.in_channels * q.out_per_group();
@@ -54,8 +53,7 @@ inline ReduceParams WeightPlan(const Problem& q) {
                  q.batch * q.h.in * q.w.in,
                  1,
                  1};
-  const int64_t tiles =
-      (FewPairs(q) ? pairs : p.tiles_m * p.tiles_n * q.groups) * q.taps();
+  const int64_t tiles = (FewPairs(q) ? pairs : p.tiles_m * p.tiles_n * q.groups) * q.taps();
   const Split split = SplitSum(p.positions, tiles);
   p.splits = split.splits;
   p.per_split = split.per_split;
@@ -63,16 +61,11 @@ inline ReduceParams WeightPlan(const Problem& q) {
   return p;
 }
 
-inline Split BiasPlan(const Problem& q) {
-  return SplitSum(q.batch * q.h.out * q.w.out, q.out_channels);
-}
-
+// Partial sums of dw, in the accumulator's type.
 template <typename T>
-int64_t WorkspaceOf(Pass pass, const Problem& q) {
-  if (pass != Pass::kGradWeight) return 0;
-  const int64_t weights = WeightPlan(q).splits * q.in_channels * q.out_per_group() * q.taps();
-  const int64_t biases = BiasPlan(q).splits * q.out_channels;
-  return (weights + biases) * static_cast<int64_t>(sizeof(typename Accumulator<T>::type));
+int64_t WeightBytes(const Problem& q) {
+  return WeightPlan(q).splits * q.in_channels * q.out_per_group() * q.taps() *
+         static_cast<int64_t>(sizeof(typename Accumulator<T>::type));
 }
 
 template <typename T, typename Tile, Pass kPass>
@@ -83,11 +76,12 @@ cudaError_t LaunchGather(const Call& call) {
   const ImageStrides y(q.layout, q.out_channels, q.h.out, q.w.out);
   const int64_t m = kForward ? q.out_per_group() : q.in_per_group();
   const int64_t columns =
-      q.batch * (kForward ? CeilDiv(q.h.out, q.h.stride) * CeilDiv(q.w.out, q.w.stride)
-                          : q.h.in * q.w.in);
+      q.batch *
+      (kForward ? CeilDiv(q.h.out, q.h.stride) * CeilDiv(q.w.out, q.w.stride) : q.h.in * q.w.in);
   const int64_t residues = kForward ? q.h.stride * q.w.stride : 1;
-  GatherParams p{q, kForward ? x : y, kForward ? y : x, CeilDiv(m, Tile::TM),
-                 CeilDiv(columns, Tile::TN), 0, columns};
+  GatherParams p{
+      q, kForward ? x : y, kForward ? y : x, CeilDiv(m, Tile::TM), CeilDiv(columns, Tile::TN),
+      0, columns};
   p.tiles = p.tiles_m * p.tiles_n * q.groups * residues;
   GatherKernel<T, Tile, kPass><<<Blocks(p.tiles), kThreads, 0, call.stream>>>(
       static_cast<const T*>(kForward ? call.x : call.y), static_cast<const T*>(call.w),
@@ -131,15 +125,7 @@ cudaError_t LaunchGradWeight(const Call& call) {
   status = SumSplits<T>(partial, call.w, size, p.splits, call.stream);
   if (status != cudaSuccess || call.vector == nullptr) return status;
 
-  A* biases = partial + p.splits * size;
-  const Split split = BiasPlan(q);
-  const int64_t tiles = q.out_channels * split.splits;
-  GradBiasKernel<T><<<Blocks(tiles), kThreads, 0, call.stream>>>(
-      dy, biases, p.y, q.out_channels, q.h.out, q.w.out, q.batch * q.h.out * q.w.out,
-      split.per_split, tiles);
-  status = cudaGetLastError();
-  if (status != cudaSuccess) return status;
-  return SumSplits<T>(biases, call.vector, q.out_channels, split.splits, call.stream);
+  return grad_bias::Launch(call, static_cast<uint8_t*>(call.workspace) + WeightBytes<T>(q));
 }
 
 template <typename T>

@@ -11,6 +11,7 @@
 #include "cuda/call.h"
 #include "cuda/kernels/pack_weights.cuh"
 #include "cuda/kernels/sm90_tile.cuh"
+#include "cuda/launch/sm90_limits.h"
 
 namespace transconv::cuda::sm90_tile {
 
@@ -25,9 +26,10 @@ struct Shape {
 };
 
 // Every shape fills the accumulators that 168 registers leave: 128 a thread, partial sums included.
-#define TRANSCONV_SM90_TILE_SINGLE(X) \
-  X(128, 1, 2, 1) X(64, 1, 4, 1) X(32, 1, 8, 1) X(128, 2, 1, 1) X(64, 2, 2, 1) X(32, 2, 4, 1) \
-  X(64, 4, 1, 1) X(32, 4, 2, 1) X(32, 8, 1, 1)
+#define TRANSCONV_SM90_TILE_SINGLE(X)                                                        \
+  X(128, 1, 2, 1)                                                                            \
+  X(64, 1, 4, 1) X(32, 1, 8, 1) X(128, 2, 1, 1) X(64, 2, 2, 1) X(32, 2, 4, 1) X(64, 4, 1, 1) \
+      X(32, 4, 2, 1) X(32, 8, 1, 1)
 #define TRANSCONV_SM90_TILE_TRIPLE(X) \
   X(128, 1, 1, 3) X(64, 1, 2, 3) X(32, 1, 4, 3) X(64, 2, 1, 3) X(32, 2, 2, 3) X(32, 4, 1, 3)
 
@@ -56,6 +58,10 @@ inline const char* MakeProgramme(const Problem& q, Pass pass, DType dtype, const
   if (!MakeTilePlan(q, pass, rows, shape.n, &g.plan)) {
     return "the kernel or the stride is too large for a tile programme";
   }
+  if ((g.plan.halo_rows + 1) * g.plan.h.source_step > 65535 ||
+      (g.plan.halo_columns + 1) * g.plan.w.source_step > 65535) {
+    return "the halo of a tile exceeds shared memory";
+  }
   if (g.plan.w.residues > shape.res) return "more column residues than accumulators";
   const bool forward = pass == Pass::kForward;
   const int element = static_cast<int>(ByteWidth(dtype));
@@ -65,14 +71,15 @@ inline const char* MakeProgramme(const Problem& q, Pass pass, DType dtype, const
   g.slabs = static_cast<int>(CeilDiv(g.k_per_group, kSlabChannels));
 
   const int sector = 32 / element;
-  const bool cut = shape.res == 1 && q.layout == Layout::kNCHW && shape.n >= 64 &&
-                   g.plan.w.target % sector != 0;
+  const bool cut =
+      shape.res == 1 && q.layout == Layout::kNCHW && shape.n >= 64 && g.plan.w.target % sector != 0;
   g.lead = cut ? sector - 1 : 0;
   g.strip = cut ? shape.n - sector : shape.n;
   g.tiles_x = static_cast<int>(
       std::max<int64_t>(CeilDiv(g.plan.max_target_columns() + g.lead - shape.n, g.strip), 0) + 1);
   g.tiles_y = static_cast<int>(CeilDiv(g.plan.max_target_rows(), rows));
-  g.tiles = int64_t{1} * g.m_blocks * g.plan.h.residues * g.tiles_x * g.tiles_y * q.groups * q.batch;
+  g.tiles =
+      int64_t{1} * g.m_blocks * g.plan.h.residues * g.tiles_x * g.tiles_y * q.groups * q.batch;
 
   const int most = shape.products == 1 ? 12 : 4;
   const int chunks = static_cast<int>(CeilDiv(g.plan.max_taps, most));
@@ -85,7 +92,7 @@ inline const char* MakeProgramme(const Problem& q, Pass pass, DType dtype, const
   g.staging_pitch = ((words + 19) / 32 * 32 + 12) * 4 / element;
   const int staging =
       q.layout == Layout::kNCHW ? kConsumerWarps * 8 * g.staging_pitch * element : 0;
-  const int table = 2 * 4 * 32 * static_cast<int>(CeilDiv(g.plan.cells, 32));
+  const int table = 3 * 4 * 32 * static_cast<int>(CeilDiv(g.plan.cells, 32));
   const int fixed = kControlBytes + kWeightStages * g.weight_bytes + staging + table + 4 * 128;
   if (fixed >= kSharedBytes) return "taps and staging exceed shared memory";
   g.stages = std::min((kSharedBytes - fixed) / std::max(g.stage_bytes, 1), kPreferredStages);
@@ -97,17 +104,18 @@ inline const char* MakeProgramme(const Problem& q, Pass pass, DType dtype, const
   g.shared_bytes = g.table_at + table;
 
   g.packed_bytes = CeilDiv(int64_t{1} * q.groups * g.m_blocks * g.slabs * g.plan.taps *
-                               shape.products * kTapBytes, 256) * 256;
-  g.workspace_bytes =
-      g.packed_bytes + (dtype == DType::kF32 ? 4 * q.groups * g.m_per_group : 0);
+                               shape.products * kTapBytes,
+                           256) *
+                   256;
+  g.workspace_bytes = g.packed_bytes + (dtype == DType::kF32 ? 4 * q.groups * g.m_per_group : 0);
   *result = g;
   return nullptr;
 }
 
 // Work that a shape does beyond what the problem needs; narrow instructions feed worse.
 inline double Waste(const Programme& g) {
-  const double columns = static_cast<double>(g.tiles_x) * g.shape.n /
-                         static_cast<double>(g.plan.max_target_columns());
+  const double columns =
+      static_cast<double>(g.tiles_x) * g.shape.n / static_cast<double>(g.plan.max_target_columns());
   const double rows = static_cast<double>(g.tiles_y) * 2 * g.shape.rows /
                       static_cast<double>(g.plan.max_target_rows());
   const double halo = static_cast<double>(g.plan.cells) /
@@ -121,13 +129,7 @@ inline const char* Choose(const Problem& q, Pass pass, DType dtype, Programme* b
   if (pass == Pass::kGradWeight) return "computes no weight gradient";
   if (dtype == DType::kF64) return "has no float64 instructions";
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
-  if (q.h.in * q.w.in > kMax || q.h.out * q.w.out > kMax) {
-    return "an image has more than 2^31 pixels";
-  }
-  if (std::max(q.in_channels, q.out_channels) > kMax / 1024 ||
-      std::max({q.h.stride, q.w.stride, q.h.dilation, q.w.dilation}) > kMax / 65536) {
-    return "an extent exceeds 32-bit arithmetic";
-  }
+  if (const char* reason = TooLarge(q, dtype)) return reason;
   const int products = ProductsOf(q, dtype);
   const char* reason = "no tile shape has enough column residues";
   double least = std::numeric_limits<double>::infinity();
@@ -167,9 +169,10 @@ inline void FillParams(const Call& call, const Programme& g, TileParams* p) {
   const int64_t target_channels = forward ? q.out_channels : q.in_channels;
   const int64_t source_size = plan.h.source * plan.w.source;
   const int64_t target_size = plan.h.target * plan.w.target;
-  p->source_batch = source_channels * source_size;
-  p->source_channel = first ? source_size : 1;
-  p->source_column = first ? 1 : source_channels;
+  const int64_t element = static_cast<int64_t>(ByteWidth(call.dtype));
+  p->source_batch = source_channels * source_size * element;
+  p->source_channel = static_cast<uint32_t>((first ? source_size : 1) * element);
+  p->source_pixel = static_cast<uint32_t>((first ? 1 : source_channels) * element);
   p->target_batch = target_channels * target_size;
   p->target_channel = first ? target_size : 1;
   p->target_column = first ? 1 : target_channels;
@@ -187,8 +190,11 @@ inline void FillParams(const Call& call, const Programme& g, TileParams* p) {
   p->m_per_group = g.m_per_group;
   p->slabs = g.slabs;
   p->m_blocks = g.m_blocks;
-  p->tiles_x = g.tiles_x;
-  p->tiles_y = g.tiles_y;
+  p->by_block = Divider(g.m_blocks);
+  p->by_residue = Divider(plan.h.residues);
+  p->by_strip = Divider(g.tiles_x);
+  p->by_row = Divider(g.tiles_y);
+  p->by_group = Divider(q.groups);
   p->residues_h = plan.h.residues;
   p->residues_w = plan.w.residues;
   p->tiles = static_cast<int>(g.tiles);
@@ -212,10 +218,12 @@ inline void FillParams(const Call& call, const Programme& g, TileParams* p) {
   p->weights_at = g.weights_at;
   p->staging_at = g.staging_at;
   p->table_at = g.table_at;
-  std::copy_n(plan.h.plane, kMaxPlanes, p->plane_h);
-  std::copy_n(plan.w.plane, kMaxPlanes, p->plane_w);
-  std::copy_n(plan.first_row, kMaxResidues, p->first_row);
-  p->first_column = plan.first_column;
+  for (int i = 0; i < kMaxPlanes; ++i) {
+    p->plane_h[i] = static_cast<int>(plan.h.plane[i]);
+    p->plane_w[i] = static_cast<int>(plan.w.plane[i]);
+  }
+  for (int i = 0; i < kMaxResidues; ++i) p->first_row[i] = static_cast<int>(plan.first_row[i]);
+  p->first_column = static_cast<int>(plan.first_column);
   std::copy_n(plan.first_tap, kMaxResidues + 1, p->first_tap);
   for (int r = 0; r < kMaxResidues; ++r) {
     std::copy_n(plan.residue_begin[r], kMaxResidues + 1, p->residue_begin[r]);
@@ -264,8 +272,8 @@ cudaError_t LaunchTile(const Call& call, const Programme& g) {
   status = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
   if (status != cudaSuccess) return status;
   auto* kernel = TileKernel<T, N, RES, ROWS, PRODUCTS>;
-  status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                g.shared_bytes);
+  status =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, g.shared_bytes);
   if (status != cudaSuccess) return status;
   TileParams p;
   FillParams(call, g, &p);
@@ -280,10 +288,10 @@ cudaError_t LaunchF32Triple(const Call& call, const Programme& g);
 cudaError_t LaunchF16(const Call& call, const Programme& g);
 cudaError_t LaunchBF16(const Call& call, const Programme& g);
 
-#define TRANSCONV_LAUNCH_IF(N, RES, ROWS, PRODUCTS)                                         \
-  if (g.shape.n == N && g.shape.res == RES && g.shape.rows == ROWS &&                       \
-      g.shape.products == PRODUCTS) {                                                       \
-    return LaunchTile<Type, N, RES, ROWS, PRODUCTS>(call, g);                               \
+#define TRANSCONV_LAUNCH_IF(N, RES, ROWS, PRODUCTS)                   \
+  if (g.shape.n == N && g.shape.res == RES && g.shape.rows == ROWS && \
+      g.shape.products == PRODUCTS) {                                 \
+    return LaunchTile<Type, N, RES, ROWS, PRODUCTS>(call, g);         \
   }
 
 }  // namespace transconv::cuda::sm90_tile

@@ -53,8 +53,8 @@ __device__ __forceinline__ void NamedBarrier() {
 __device__ __forceinline__ void BulkLoad(uint32_t shared, const void* global, uint32_t bytes,
                                          uint32_t barrier) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-          shared),
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(shared),
       "l"(global), "r"(bytes), "r"(barrier)
       : "memory");
 }
@@ -119,6 +119,15 @@ __device__ __forceinline__ uint16_t LoadIf(const uint16_t* p, bool wanted) {
       : "=h"(v)
       : "l"(p), "r"(static_cast<int>(wanted)));
   return v;
+}
+
+// p + k * bytes in one instruction.
+__device__ __forceinline__ const char* Advance(const char* p, uint32_t k, uint32_t bytes) {
+  uint64_t r;
+  asm("mad.wide.u32 %0, %1, %2, %3;"
+      : "=l"(r)
+      : "r"(k), "r"(bytes), "l"(reinterpret_cast<uint64_t>(p)));
+  return reinterpret_cast<const char*>(r);
 }
 
 // -- packed 16-bit values: the first argument is the lower half --

@@ -51,8 +51,8 @@ __device__ __forceinline__ void Pin(float (&d)[N]) {
 #define TRANSCONV_R16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define TRANSCONV_R32 \
   TRANSCONV_R16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define TRANSCONV_R64                                                                           \
-  TRANSCONV_R32                                                                                 \
+#define TRANSCONV_R64                                                                             \
+  TRANSCONV_R32                                                                                   \
   ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54," \
   "%55,%56,%57,%58,%59,%60,%61,%62,%63"
 
@@ -60,17 +60,18 @@ __device__ __forceinline__ void Pin(float (&d)[N]) {
 template <typename Operand, int N>
 struct Multiply;
 
-#define TRANSCONV_WGMMA(Operand, type, N, D, R, a, b, p)                                         \
-  template <>                                                                                    \
-  struct Multiply<Operand, N> {                                                                  \
-    static __device__ __forceinline__ void Run(float (&d)[N / 2], uint64_t A, uint64_t B,        \
-                                               int accumulate) {                                 \
-      asm volatile("{ .reg .pred p; setp.ne.b32 p, %" p ", 0;\n"                                 \
-                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type " {" R        \
-                   "}, %" a ", %" b ", p, 1, 1, 0, 0; }"                                         \
-                   : D(d, 0)                                                                     \
-                   : "l"(A), "l"(B), "r"(accumulate));                                           \
-    }                                                                                            \
+#define TRANSCONV_WGMMA(Operand, type, N, D, R, a, b, p)                                           \
+  template <>                                                                                      \
+  struct Multiply<Operand, N> {                                                                    \
+    static __device__ __forceinline__ void Run(float (&d)[N / 2], uint64_t A, uint64_t B,          \
+                                               int accumulate) {                                   \
+      asm volatile("{ .reg .pred p; setp.ne.b32 p, %" p                                            \
+                   ", 0;\n"                                                                        \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type " {" R "}, %" a \
+                   ", %" b ", p, 1, 1, 0, 0; }"                                                    \
+                   : D(d, 0)                                                                       \
+                   : "l"(A), "l"(B), "r"(accumulate));                                             \
+    }                                                                                              \
   };
 
 TRANSCONV_WGMMA(__half, "f16", 32, TRANSCONV_D16, TRANSCONV_R16, "16", "17", "18")
@@ -81,6 +82,41 @@ TRANSCONV_WGMMA(__nv_bfloat16, "bf16", 64, TRANSCONV_D32, TRANSCONV_R32, "32", "
 TRANSCONV_WGMMA(__nv_bfloat16, "bf16", 128, TRANSCONV_D64, TRANSCONV_R64, "64", "65", "66")
 
 #undef TRANSCONV_WGMMA
+
+// D[64 x 64 * TILES] += A B with both operands MN-major; the accumulators come as tiles of 64
+// columns. Sums over pixels: rows are channels of one image, columns channels of the other.
+template <typename Operand, int TILES>
+struct MultiplyPixels;
+
+#define TRANSCONV_R96                                                                         \
+  TRANSCONV_R64                                                                               \
+  ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85," \
+  "%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
+
+#define TRANSCONV_WGMMA_PIXELS(Operand, type)                                                      \
+  template <>                                                                                      \
+  struct MultiplyPixels<Operand, 1> {                                                              \
+    static __device__ __forceinline__ void Run(float (&d)[1][32], uint64_t A, uint64_t B) {        \
+      asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {" TRANSCONV_R32  \
+                   "}, %32, %33, 1, 1, 1, 1, 1;"                                                   \
+                   : TRANSCONV_D32(d[0], 0)                                                        \
+                   : "l"(A), "l"(B));                                                              \
+    }                                                                                              \
+  };                                                                                               \
+  template <>                                                                                      \
+  struct MultiplyPixels<Operand, 3> {                                                              \
+    static __device__ __forceinline__ void Run(float (&d)[3][32], uint64_t A, uint64_t B) {        \
+      asm volatile("wgmma.mma_async.sync.aligned.m64n192k16.f32." type "." type " {" TRANSCONV_R96 \
+                   "}, %96, %97, 1, 1, 1, 1, 1;"                                                   \
+                   : TRANSCONV_D32(d[0], 0), TRANSCONV_D32(d[1], 0), TRANSCONV_D32(d[2], 0)        \
+                   : "l"(A), "l"(B));                                                              \
+    }                                                                                              \
+  };
+
+TRANSCONV_WGMMA_PIXELS(__half, "f16")
+TRANSCONV_WGMMA_PIXELS(__nv_bfloat16, "bf16")
+
+#undef TRANSCONV_WGMMA_PIXELS
 
 }  // namespace transconv::cuda::wgmma
 

@@ -1,0 +1,1 @@
+"""Benchmarks: our rows beside their peers, with device times, floors and checks."""

@@ -1,0 +1,34 @@
+// What the Hopper kernels' 32-bit offsets within one image can hold.
+#ifndef TRANSCONV_CUDA_LAUNCH_SM90_LIMITS_H_
+#define TRANSCONV_CUDA_LAUNCH_SM90_LIMITS_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#include "core/dtypes.h"
+#include "core/geometry.h"
+
+namespace transconv::cuda {
+
+// Why a problem is too large, or null. Whole tensors may be of any size.
+inline const char* TooLarge(const Problem& q, DType dtype) {
+  constexpr int64_t kInt = std::numeric_limits<int32_t>::max();
+  constexpr int64_t kUnsigned = std::numeric_limits<uint32_t>::max();
+  const bool last = q.layout == Layout::kNHWC;
+  const int64_t element = static_cast<int64_t>(ByteWidth(dtype));
+  const int64_t x = q.h.in * q.w.in * (last ? q.in_channels : 1) * element;
+  const int64_t y = q.h.out * q.w.out * (last ? q.out_channels : 1) * element;
+  if (std::max(x, y) >= kUnsigned || std::max(q.h.in * q.w.in, q.h.out * q.w.out) > kInt) {
+    return "an image exceeds 32-bit offsets";
+  }
+  if (std::max(q.in_channels, q.out_channels) > kInt / 1024 || q.batch > kInt / 2 ||
+      std::max({q.h.stride, q.w.stride, q.h.dilation, q.w.dilation}) > kInt / 65536) {
+    return "an extent exceeds 32-bit arithmetic";
+  }
+  return nullptr;
+}
+
+}  // namespace transconv::cuda
+
+#endif  // TRANSCONV_CUDA_LAUNCH_SM90_LIMITS_H_

@@ -1,0 +1,240 @@
+// Host side of the Hopper weight-gradient kernel: tiles, shared memory, splits, launches.
+#ifndef TRANSCONV_CUDA_LAUNCH_SM90_WGRAD_LAUNCH_CUH_
+#define TRANSCONV_CUDA_LAUNCH_SM90_WGRAD_LAUNCH_CUH_
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#include "core/geometry.h"
+#include "core/wgrad_plan.h"
+#include "cuda/call.h"
+#include "cuda/kernels/sm90_wgrad.cuh"
+#include "cuda/launch/sm90_limits.h"
+
+namespace transconv::cuda::sm90_wgrad {
+
+constexpr int kSharedBytes = 227 * 1024;
+constexpr int kMinStages = 2;
+constexpr int kPreferredStages = 3;
+// Blocks that fill a Hopper machine. A constant, so that results and workspace are the same on all.
+constexpr int kBlocks = 132;
+// Pixels between two additions in float32: truncation stays below 1e-5.
+constexpr int kFlushPixels = 8192;
+
+struct Programme {
+  WgradPlan plan;
+  int products;
+  int in_blocks, out_blocks, units;
+  int rows, columns, tiles_x, tiles_y;
+  int64_t tiles;
+  int splits, per_split, flush;
+  int x_cells, x_groups, cell_groups;
+  int x_row_bytes, dy_row_bytes, dy_at, part_bytes, stage_bytes, stages;
+  int table_at, shared_bytes;
+  int64_t slot_bytes, workspace_bytes;
+};
+
+struct TileSize {
+  int rows, columns;
+};
+// 8 columns: 16 pixels are taken from two rows.
+constexpr TileSize kTileSizes[] = {{4, 128}, {2, 128}, {8, 64}, {4, 64},  {2, 64}, {1, 64}, {8, 32},
+                                   {4, 32},  {2, 32},  {1, 32}, {16, 16}, {8, 16}, {4, 16}, {2, 16},
+                                   {1, 16},  {16, 8},  {8, 8},  {4, 8},   {2, 8}};
+
+inline const char* MakeProgramme(const Problem& q, DType dtype, int products, TileSize size,
+                                 Programme* result) {
+  Programme g;
+  g.products = products;
+  g.rows = size.rows;
+  g.columns = size.columns;
+  if (!MakeWgradPlan(q, size.rows, size.columns, products == 3 ? 1 : 3, &g.plan)) {
+    return "the kernel or the stride is too large for a tile programme";
+  }
+  const TilePlan& tile = g.plan.tile;
+  if ((tile.halo_rows + 1) * tile.h.source_step > 65535 ||
+      (tile.halo_columns + 1) * tile.w.source_step > 65535) {
+    return "the halo of a tile exceeds shared memory";
+  }
+  g.in_blocks = static_cast<int>(CeilDiv(q.in_per_group(), 64));
+  g.out_blocks = static_cast<int>(CeilDiv(q.out_per_group(), 64));
+  const int64_t units = q.groups * g.in_blocks * g.out_blocks * g.plan.passes;
+  g.tiles_x = static_cast<int>(CeilDiv(q.w.in, size.columns));
+  g.tiles_y = static_cast<int>(CeilDiv(q.h.in, size.rows));
+  g.tiles = q.batch * g.tiles_x * g.tiles_y;
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+  if (g.tiles > kMax - 1 || units > kMax / kBlocks) return "more than 2^31 tiles";
+  g.units = static_cast<int>(units);
+  const int64_t splits = std::clamp<int64_t>(kBlocks / units, 1, g.tiles);
+  g.per_split = static_cast<int>(CeilDiv(g.tiles, splits));
+  g.splits = static_cast<int>(CeilDiv(g.tiles, g.per_split));
+  g.flush = std::max(kFlushPixels / (size.rows * size.columns), 1);
+
+  g.x_cells = size.rows * size.columns;
+  g.x_groups = static_cast<int>(CeilDiv(g.x_cells, 32));
+  g.cell_groups = g.x_groups + static_cast<int>(CeilDiv(tile.cells, 32));
+  g.x_row_bytes = 8 * size.columns * 16;
+  g.dy_row_bytes = 8 * tile.halo_columns * 16;
+  const int dy_rows = tile.halo_rows * tile.h.planes * tile.w.planes;
+  g.dy_at = size.rows * g.x_row_bytes;
+  g.part_bytes = g.dy_at + dy_rows * g.dy_row_bytes;
+  g.stage_bytes = g.part_bytes * (products == 3 ? 2 : 1);
+  const int table = 4 * 32 * g.cell_groups;
+  const int fixed = kControlBytes + 4 * table + 2 * 128;
+  if (fixed >= kSharedBytes || g.stage_bytes > kSharedBytes) {
+    return "the halo of a tile exceeds shared memory";
+  }
+  g.stages = std::min((kSharedBytes - fixed) / g.stage_bytes, kPreferredStages);
+  if (g.stages < kMinStages) return "the halo of a tile exceeds shared memory";
+  g.table_at = (kControlBytes + g.stages * g.stage_bytes + 127) / 128 * 128;
+  g.shared_bytes = g.table_at + 4 * table;
+  g.slot_bytes = int64_t{4} * kSlotFloats * kWgradGroups * g.plan.slots * g.units;
+  g.workspace_bytes = g.slot_bytes * g.splits;
+  *result = g;
+  (void)dtype;
+  return nullptr;
+}
+
+// Cells that a tile loads, and pixels that it multiplies, beyond what the problem needs.
+inline double Waste(const Problem& q, const Programme& g) {
+  const double columns = static_cast<double>(g.tiles_x) * g.columns / static_cast<double>(q.w.in);
+  const double rows = static_cast<double>(g.tiles_y) * g.rows / static_cast<double>(q.h.in);
+  const TilePlan& tile = g.plan.tile;
+  const double planes = tile.h.planes * tile.w.planes;
+  const double halo = (tile.cells + g.x_cells) / (g.x_cells * (planes + 1.0));
+  const double small = 1.0 + 64.0 / (g.rows * g.columns);  // barriers and tables of a tile
+  return columns * rows * halo * small;
+}
+
+inline const char* Choose(const Problem& q, Pass pass, DType dtype, Programme* best) {
+  if (pass != Pass::kGradWeight) return "computes the weight gradient alone";
+  if (dtype == DType::kF64) return "has no float64 instructions";
+  if (const char* reason = TooLarge(q, dtype)) return reason;
+  const int products = dtype == DType::kF32 && q.precision != Precision::kDefault ? 3 : 1;
+  const char* reason = nullptr;
+  double least = std::numeric_limits<double>::infinity();
+  for (const TileSize& size : kTileSizes) {
+    Programme g;
+    const char* why = MakeProgramme(q, dtype, products, size, &g);
+    if (why != nullptr) {
+      reason = why;
+    } else if (Waste(q, g) < least) {
+      least = Waste(q, g);
+      *best = g;
+    }
+  }
+  return least < std::numeric_limits<double>::infinity() ? nullptr : reason;
+}
+
+inline void FillParams(const Call& call, const Programme& g, WgradParams* p) {
+  const Problem& q = call.problem;
+  const TilePlan& tile = g.plan.tile;
+  const bool first = q.layout == Layout::kNCHW;
+  *p = WgradParams{};
+  p->x = call.x;
+  p->dy = call.y;
+  p->slots = static_cast<float*>(call.workspace);
+  const int64_t x_size = q.h.in * q.w.in, dy_size = q.h.out * q.w.out;
+  const int64_t element = static_cast<int64_t>(ByteWidth(call.dtype));
+  p->x_batch = q.in_channels * x_size * element;
+  p->x_channel = static_cast<uint32_t>((first ? x_size : 1) * element);
+  p->x_pixel = static_cast<uint32_t>((first ? 1 : q.in_channels) * element);
+  p->dy_batch = q.out_channels * dy_size * element;
+  p->dy_channel = static_cast<uint32_t>((first ? dy_size : 1) * element);
+  p->dy_pixel = static_cast<uint32_t>((first ? 1 : q.out_channels) * element);
+  p->x_h = static_cast<int>(q.h.in);
+  p->x_w = static_cast<int>(q.w.in);
+  p->dy_h = static_cast<int>(q.h.out);
+  p->dy_w = static_cast<int>(q.w.out);
+  p->step_h = static_cast<int>(tile.h.source_step);
+  p->step_w = static_cast<int>(tile.w.source_step);
+  p->in_per_group = static_cast<int>(q.in_per_group());
+  p->out_per_group = static_cast<int>(q.out_per_group());
+  p->in_blocks = g.in_blocks;
+  p->out_blocks = g.out_blocks;
+  p->passes = g.plan.passes;
+  p->units = g.units;
+  p->by_strip = Divider(g.tiles_x);
+  p->by_row = Divider(g.tiles_y);
+  p->tiles = static_cast<int>(g.tiles);
+  p->per_split = g.per_split;
+  p->flush = g.flush;
+  p->rows = g.rows;
+  p->columns = g.columns;
+  p->halo_rows = tile.halo_rows;
+  p->halo_columns = tile.halo_columns;
+  p->planes_w = tile.w.planes;
+  p->x_cells = g.x_cells;
+  p->dy_cells = tile.cells;
+  p->x_groups = g.x_groups;
+  p->cell_groups = g.cell_groups;
+  p->units_per_warp =
+      static_cast<int>(CeilDiv(CeilDiv(8 * g.cell_groups, kProducerWarps), kUnits) * kUnits);
+  p->stages = g.stages;
+  p->stage_bytes = g.stage_bytes;
+  p->part_bytes = g.part_bytes;
+  p->dy_at = g.dy_at;
+  p->x_row_bytes = g.x_row_bytes;
+  p->dy_row_bytes = g.dy_row_bytes;
+  p->pixel_groups = g.columns == 8 ? 1 : 0;
+  p->table_at = g.table_at;
+  for (int i = 0; i < kMaxPlanes; ++i) {
+    p->plane_h[i] = static_cast<int>(tile.h.plane[i]);
+    p->plane_w[i] = static_cast<int>(tile.w.plane[i]);
+  }
+  p->first_row = static_cast<int>(tile.first_row[0]);
+  p->first_column = static_cast<int>(tile.first_column);
+  for (int i = 0; i < g.plan.passes * kWgradGroups * g.plan.slots; ++i) {
+    const int tap = std::max<int>(g.plan.tap[i], 0);
+    p->row[i] = static_cast<int16_t>(g.plan.row_of(tap));
+    p->column[i] = static_cast<int16_t>(g.plan.column_of(tap));
+  }
+}
+
+template <typename T, int SLOTS, bool RUN, int PRODUCTS>
+cudaError_t LaunchKernel(const Call& call, const Programme& g) {
+  auto* kernel = WgradKernel<T, SLOTS, RUN, PRODUCTS>;
+  cudaError_t status =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, g.shared_bytes);
+  if (status != cudaSuccess) return status;
+  WgradParams p;
+  FillParams(call, g, &p);
+  kernel<<<static_cast<unsigned>(g.splits * g.units), kThreads, g.shared_bytes, call.stream>>>(p);
+  if ((status = cudaGetLastError()) != cudaSuccess) return status;
+
+  const Problem& q = call.problem;
+  SumParams s{};
+  s.slots = static_cast<const float*>(call.workspace);
+  s.dw = call.w;
+  s.in_per_group = static_cast<int>(q.in_per_group());
+  s.out_per_group = static_cast<int>(q.out_per_group());
+  s.in_blocks = g.in_blocks;
+  s.out_blocks = g.out_blocks;
+  s.passes = g.plan.passes;
+  s.units = g.units;
+  s.splits = g.splits;
+  s.slots_per_group = SLOTS;
+  s.taps = static_cast<int>(q.taps());
+  s.count = g.slot_bytes / 16;
+  for (int i = 0; i < g.plan.passes * kWgradGroups * SLOTS; ++i) {
+    s.tap[i] = g.plan.tap[i] < 0 ? int16_t{-1}
+                                 : static_cast<int16_t>(g.plan.tile.tap_kernel[g.plan.tap[i]]);
+  }
+  const unsigned blocks = static_cast<unsigned>(CeilDiv(s.count, kSumThreads));
+  SumSlotsKernel<T><<<blocks, kSumThreads, 0, call.stream>>>(s);
+  return cudaGetLastError();
+}
+
+template <typename T>
+cudaError_t LaunchSingle(const Call& call, const Programme& g) {
+  return g.plan.run ? LaunchKernel<T, 3, true, 1>(call, g) : LaunchKernel<T, 3, false, 1>(call, g);
+}
+
+// One per element type, each in a file of its own.
+cudaError_t LaunchF32(const Call& call, const Programme& g);
+cudaError_t Launch16Bit(const Call& call, const Programme& g);
+
+}  // namespace transconv::cuda::sm90_wgrad
+
+#endif  // TRANSCONV_CUDA_LAUNCH_SM90_WGRAD_LAUNCH_CUH_

@@ -1,0 +1,94 @@
+"""Set-up of the suite: strict JAX, eight CPU devices, and requirements.
+
+The same command runs everywhere. On a machine with a GPU that is the default device
+and the tests marked ``cuda`` run too; elsewhere they are skipped.
+``TRANSCONV_REQUIRE`` (a comma-separated list of ``cuda``, ``cpu``, ``torch``,
+``flax``) turns the skip for want of that thing into a failure, so that a machine
+which should have it cannot pass by skipping.
+"""
+
+import functools
+import importlib.util
+import os
+import pathlib
+import sys
+
+_FLAG = "--xla_force_host_platform_device_count=8"
+if _FLAG not in os.environ.get("XLA_FLAGS", ""):
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_FLAG}".strip()
+# Otherwise the first test process takes three quarters of the card for itself.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+
+import hypothesis  # noqa: E402
+import jax  # noqa: E402
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
+
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+hypothesis.settings.register_profile(
+    "suite",
+    deadline=None,
+    derandomize=True,
+    database=None,
+    max_examples=int(os.environ.get("TRANSCONV_EXAMPLES", "25")),
+    suppress_health_check=[
+        hypothesis.HealthCheck.too_slow,
+        hypothesis.HealthCheck.function_scoped_fixture,
+    ],
+)
+hypothesis.settings.load_profile("suite")
+
+_MARKERS = {
+    "cuda": "needs a CUDA device",
+    "slow": "takes more than a few seconds",
+    "torch": "compares with PyTorch",
+    "flax": "needs flax",
+}
+
+
+def pytest_configure(config):
+    for name, meaning in _MARKERS.items():
+        config.addinivalue_line("markers", f"{name}: {meaning}")
+
+
+def required() -> frozenset[str]:
+    """What this run must not skip for want of."""
+    names = os.environ.get("TRANSCONV_REQUIRE", "").split(",")
+    return frozenset(name.strip() for name in names if name.strip())
+
+
+@functools.cache
+def _missing(name: str) -> str | None:
+    """Why the thing that a marker stands for is not here, or None."""
+    if name == "cuda":
+        try:
+            jax.devices("cuda")
+        except RuntimeError as error:
+            return f"no CUDA device: {error}"
+        return None
+    if importlib.util.find_spec(name) is None:
+        return f"{name} is not installed"
+    return None
+
+
+def pytest_runtest_setup(item):
+    for name in ("cuda", "torch", "flax"):
+        if item.get_closest_marker(name) is None:
+            continue
+        reason = _missing(name)
+        if reason is None:
+            continue
+        if name in required():
+            pytest.fail(f"TRANSCONV_REQUIRE={name}, but {reason}", pytrace=False)
+        pytest.skip(reason)
+
+
+@pytest.fixture
+def rng(request) -> np.random.Generator:
+    """A generator seeded by the name of the test."""
+    seed = list(request.node.nodeid.encode())
+    return np.random.default_rng(seed)

@@ -1,0 +1,249 @@
+"""Every row of the table of candidates, forced, on every case of the named table.
+
+A row either gives its reason, and then a call that insists on it raises with that
+reason; or it runs, its name is in the lowered program, and its numbers are the
+oracle's. A row that quietly became another fails.
+"""
+
+import functools
+import re
+
+import cases
+import conftest
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+
+import jax_transconv
+from jax_transconv import conv_transpose2d, plan
+from jax_transconv.ffi import targets
+
+PASSES = ("forward", "grad_input", "grad_weight")
+PLATFORMS = ("cpu", "cuda")
+_RESULTS = {"forward": ("y",), "grad_input": ("dx",), "grad_weight": ("dw", "db")}
+_CUSTOM_CALL = re.compile(r"custom_call @(jax_transconv\.[\w.]+)\(")
+
+
+def _grid():
+    for platform in PLATFORMS:
+        for row in plan.CANDIDATES:
+            if row.backend not in ("xla", platform):
+                continue
+            for pass_name in row.passes:
+                for case in cases.TABLE:
+                    yield pytest.param(
+                        *(platform, row, pass_name, case),
+                        id=f"{platform}-{row.name}-{pass_name}-{case}",
+                        marks=[pytest.mark.cuda] if platform == "cuda" else [],
+                    )
+
+
+@functools.lru_cache(maxsize=8)
+def _reference(case):
+    data = case.data()
+    return data, case.expected(data)
+
+
+def program(case, pass_name: str, backend: str, **keywords):
+    """A jitted function of one pass alone, and the names of its operands.
+
+    The transpose of a linear map holds nothing but that transpose: no forward pass that
+    could be chosen, or refused, by another rule.
+    """
+    f = functools.partial(
+        conv_transpose2d,
+        **{**case.kwargs, **keywords},
+        backend=backend,
+        autodiff="both",
+    )
+    if pass_name == "forward":
+        return jax.jit(f), ("x", "w", "b")
+    if pass_name == "grad_input":
+
+        def grad_input(dy, w, x):
+            return jax.linear_transpose(lambda x: f(x, w), x)(dy)
+
+        return jax.jit(grad_input, keep_unused=True), ("dy", "w", "x")
+
+    def grad_weight(x, dy, w, b):
+        if b is None:
+            return jax.linear_transpose(lambda w: f(x, w), w)(dy)
+        return jax.linear_transpose(lambda wb: f(x, *wb), (w, b))(dy)[0]
+
+    return jax.jit(grad_weight, keep_unused=True), ("x", "dy", "w", "b")
+
+
+def problem(case, platform: str):
+    """The checked problem, as the planner sees it."""
+    x_shape = case.x_shape
+    if case.layout == "NHWC":
+        x_shape = (x_shape[0], *x_shape[2:], x_shape[1])
+    dtype = jnp.dtype(case.dtype)
+    return jax_transconv.explain(
+        jax.ShapeDtypeStruct(x_shape, dtype),
+        jax.ShapeDtypeStruct(case.weight_shape, dtype),
+        platform=platform,
+        **case.kwargs,
+    ).spec
+
+
+def why_not(row, pass_name: str, spec, platform: str) -> str | None:
+    """The reason that the planner gives for not taking a row that was asked for."""
+    chosen = plan.choose(pass_name, spec, plan.facts(platform), row.name)
+    verdicts = dict(chosen.verdicts)
+    if chosen.row == row.name:
+        return None
+    assert chosen.row is None, f"{row.name} was asked for, {chosen.row} would run"
+    return verdicts[row.name]
+
+
+@pytest.mark.parametrize(("platform", "row", "pass_name", "case"), list(_grid()))
+def test_row(platform, row, pass_name, case):
+    device = jax.devices(platform)[0]
+    spec = problem(case, platform)
+    data, want = _reference(case)
+    run, names = program(case, pass_name, row.name)
+    arrays = dict(
+        zip(("x", "w", "b", "dy"), cases.put(case, data, device), strict=True)
+    )
+    args = [arrays[name] for name in names]
+
+    reason = why_not(row, pass_name, spec, platform)
+    if reason is not None:
+        assert isinstance(reason, str)
+        assert reason.strip()
+        declined = row.supports(pass_name, spec, plan.facts(platform))
+        if row.backend == "xla" or targets.module(platform) is not None:
+            assert declined == reason
+        with pytest.raises(ValueError, match=re.escape(reason)) as caught:
+            run(*args)
+        assert "Resolution:" in str(caught.value)
+        assert row.name in str(caught.value)
+        return
+
+    assert row.supports(pass_name, spec, plan.facts(platform)) is None
+    text = run.lower(*args).as_text()
+    calls = _CUSTOM_CALL.findall(text)
+    if row.backend == "xla":
+        assert not calls, "an xla row with a custom call in it"
+    else:
+        assert calls == [f"jax_transconv.{pass_name}.v1"]
+        algorithm = targets.algorithm_ids()[row.name]
+        assert re.search(rf"algorithm = {algorithm} : i32", text), text
+
+    results = jax.tree.leaves(run(*args))
+    assert [{d.platform for d in r.devices()} for r in results] == [
+        {"gpu" if platform == "cuda" else platform}
+    ] * len(results)
+    wanted = [n for n in _RESULTS[pass_name] if n in want]
+    for name, value in zip(wanted, results, strict=True):
+        assert value.dtype == jnp.dtype(case.dtype)
+        value = case.from_layout(value) if value.ndim == 4 and name != "dw" else value
+        oracle.assert_close(value, want[name], case.dtype, what=name)
+
+
+@pytest.mark.parametrize(
+    "platform", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
+)
+def test_native_rows_are_here(platform):
+    """The grid above proves nothing about a module that is not there."""
+    if targets.module(platform) is None:
+        if platform == "cuda" and "cuda" not in conftest.required():
+            pytest.skip("the CUDA module was not built")
+        pytest.fail(f"the native module for {platform} was not built")
+    rows = {row.name for row in plan.CANDIDATES if row.backend == platform}
+    assert rows
+    built = {n for n in targets.algorithm_ids() if n.startswith(f"{platform}:")}
+    assert rows == built
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize("pass_name", PASSES)
+@pytest.mark.parametrize("case", cases.TABLE, ids=str)
+def test_some_row_of_plain_jax_takes_every_case(platform, pass_name, case, capsys):
+    """The fallback has no hole, whatever the platform: no device is needed to ask."""
+    spec = problem(case, platform)
+    chosen = plan.choose(pass_name, spec, plan.DeviceFacts(platform), "xla")
+    assert chosen.row is not None, chosen
+    assert chosen.row.startswith("xla:")
+
+
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+@pytest.mark.parametrize("row", plan.CANDIDATES, ids=lambda row: row.name)
+def test_rows_keep_the_dtype_without_x64(row, dtype):
+    """JAX's default configuration, in which nothing is 64 bits wide."""
+    if dtype == "float64":
+        pytest.skip("there is no float64 without x64")
+    case = cases.Case(
+        "no_x64", 2, 4, 4, 3, 4, 2, 3, (2, 1), (1, 0), dtype=dtype, groups=4
+    )
+    with jax.enable_x64(False):
+        spec = problem(case, "cpu")
+        for pass_name in row.passes:
+            if why_not(row, pass_name, spec, "cpu") is not None:
+                continue
+            data, want = _reference(case)
+            run, names = program(case, pass_name, row.name)
+            arrays = cases.put(case, data, jax.devices("cpu")[0])
+            arrays = dict(zip(("x", "w", "b", "dy"), arrays, strict=True))
+            results = jax.tree.leaves(run(*(arrays[n] for n in names)))
+            for name, value in zip(_RESULTS[pass_name], results, strict=True):
+                assert value.dtype == jnp.dtype(dtype)
+                oracle.assert_close(value, want[name], dtype, what=name)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("precision", ["default", "high", "highest"])
+@pytest.mark.parametrize("row", plan.CANDIDATES, ids=lambda row: row.name)
+def test_precision_classes_on_cuda(row, precision):
+    """Each word of `precision` is at least as good as its class, on every row."""
+    case = cases.Case("precision", 4, 64, 48, 14, 13, 3, 4, (2, 2), (1, 1))
+    data, want = _reference(case)
+    spec = problem(case, "cuda")
+    arrays = cases.put(case, data, jax.devices("cuda")[0])
+    arrays = dict(zip(("x", "w", "b", "dy"), arrays, strict=True))
+    ran = 0
+    for pass_name in row.passes:
+        if why_not(row, pass_name, spec, "cuda") is not None:
+            continue
+        run, names = program(case, pass_name, row.name, precision=precision)
+        results = jax.tree.leaves(run(*(arrays[n] for n in names)))
+        for name, value in zip(_RESULTS[pass_name], results, strict=True):
+            oracle.assert_close(
+                value, want[name], case.dtype, precision=precision, what=name
+            )
+        ran += 1
+    if row.backend == "cuda":
+        assert ran == len(row.passes)
+
+
+@pytest.mark.parametrize(
+    "platform", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
+)
+@pytest.mark.parametrize("row", plan.CANDIDATES, ids=lambda row: row.name)
+@pytest.mark.parametrize("kind", ["dense", "depthwise", "grouped"])
+def test_rows_repeat_their_bits(platform, row, kind):
+    """The same bits, ten times over: no order of addition is left open."""
+    channels = {"dense": (24, 20, 1), "depthwise": (24, 24, 24), "grouped": (24, 12, 4)}
+    cin, cout, groups = channels[kind]
+    case = cases.Case(
+        f"bits-{kind}", 3, cin, cout, 17, 15, 3, 4, (2, 1), (1, 2), groups=groups
+    )
+    data, _ = _reference(case)
+    spec = problem(case, platform)
+    arrays = cases.put(case, data, jax.devices(platform)[0])
+    arrays = dict(zip(("x", "w", "b", "dy"), arrays, strict=True))
+    for pass_name in row.passes:
+        if why_not(row, pass_name, spec, platform) is not None:
+            continue
+        if row.backend == "xla" and platform == "cuda":
+            continue  # cuDNN's choice is XLA's to make repeatable
+        run, names = program(case, pass_name, row.name)
+        args = [arrays[n] for n in names]
+        first = [np.asarray(r).view(np.uint32) for r in jax.tree.leaves(run(*args))]
+        for _ in range(9):
+            again = [np.asarray(r).view(np.uint32) for r in jax.tree.leaves(run(*args))]
+            for a, b in zip(first, again, strict=True):
+                np.testing.assert_array_equal(a, b)
