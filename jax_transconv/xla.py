@@ -293,8 +293,8 @@ def _sum_bias(spec: Spec, dy: Any) -> Any:
     return dy.sum(axis=axes, dtype=jnp.float32 if dy.dtype.itemsize == 2 else dy.dtype)
 
 
-# Every row takes (spec, platform, operands). `out` is the dtype in which products are summed
-# and returned: wider than the operands where more is added before the one rounding.
+# Every row takes (spec, platform, operands). `out` is the dtype in which its products
+# are summed and returned: wider than the operands if more is added before the rounding.
 
 
 def _run_forward(compute: Callable[..., Any], sums: bool = False) -> Callable[..., Any]:

@@ -63,6 +63,8 @@ inline const char* MakeProgramme(const Problem& q, Pass pass, DType dtype, const
     return "the halo of a tile exceeds shared memory";
   }
   if (g.plan.w.residues > shape.res) return "more column residues than accumulators";
+  // Accumulators of residues that are not there would be half a tile of idle registers.
+  if (shape.res > 1 && g.plan.w.residues <= shape.res / 2) return "fewer column residues than half";
   const bool forward = pass == Pass::kForward;
   const int element = static_cast<int>(ByteWidth(dtype));
   g.m_per_group = static_cast<int>(forward ? q.out_per_group() : q.in_per_group());
