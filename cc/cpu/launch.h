@@ -32,6 +32,9 @@ struct Call {
 // problem alone, never on the machine, because it is baked into lowered programs.
 int64_t WorkspaceBytes(Pass pass, Algorithm algorithm, const Problem& problem, DType dtype);
 
+// Why the algorithm can't do the problem, or null.
+const char* Supports(Pass pass, Algorithm algorithm, const Problem& problem, DType dtype);
+
 // Null when the algorithm can't do the problem.
 std::shared_ptr<Job> MakeJob(const Call& call);
 

@@ -160,10 +160,9 @@ void SetGatherClasses(GatherPlan* plan) {
       std::vector<int64_t> offsets;
       for (int64_t th = 0; th < h.num_taps; ++th) {
         for (int64_t tw = 0; tw < w.num_taps; ++tw) {
-          offsets.push_back((h.planes[th] * v.w.num_src_planes + w.planes[tw]) * v.reduced *
-                                v.plane_stride +
-                            (h.shifts[th] - v.h.shift_min) * v.pitch + w.shifts[tw] -
-                            v.w.shift_min);
+          offsets.push_back(
+              (h.planes[th] * v.w.num_src_planes + w.planes[tw]) * v.reduced * v.plane_stride +
+              (h.shifts[th] - v.h.shift_min) * v.pitch + w.shifts[tw] - v.w.shift_min);
         }
       }
       ClassView c;
@@ -196,7 +195,8 @@ void CutNarrow(DType dtype, WeightGradView* view) {
   WeightGradView& v = *view;
   const int64_t budget = 256 * 1024 / ComputeWidth(dtype);
   const int64_t planes = v.h.num_src_planes * v.w.num_src_planes;
-  v.chunk_out = std::min<int64_t>({std::max<int64_t>(1, v.out), 16, std::max<int64_t>(1, 64 / planes)});
+  v.chunk_out =
+      std::min<int64_t>({std::max<int64_t>(1, v.out), 16, std::max<int64_t>(1, 64 / planes)});
   v.chunk_in = std::min<int64_t>(std::max<int64_t>(1, v.in), 32);
   v.num_chunks_out = CeilDiv(v.out, v.chunk_out);
   v.num_chunks_in = CeilDiv(v.in, v.chunk_in);
@@ -211,11 +211,12 @@ void CutNarrow(DType dtype, WeightGradView* view) {
   v.y_pitch = v.w.tile + v.w.span;
   const int64_t rows_by_y = budget / (planes * v.chunk_out * v.y_pitch) - v.h.span;
   const int64_t rows_by_x = budget / (v.chunk_in * v.x_pitch);
-  SetTile(std::min(rows_by_y, rows_by_x), &v.h);
+  SetTile(std::max(std::min(rows_by_y, rows_by_x), v.h.span), &v.h);
   v.tile_n = 1;
   if (v.h.num_tiles == 1 && v.w.num_tiles == 1 && v.batch > 0) {
-    v.tile_n = std::min({v.batch, budget / (planes * v.chunk_out * v.y_pitch * (v.h.tile + v.h.span)),
-                         budget / (v.chunk_in * v.x_pitch * v.h.tile)});
+    v.tile_n =
+        std::min({v.batch, budget / (planes * v.chunk_out * v.y_pitch * (v.h.tile + v.h.span)),
+                  budget / (v.chunk_in * v.x_pitch * v.h.tile)});
     v.tile_n = std::max<int64_t>(1, v.tile_n);
   }
   v.x_stride = OddLines(v.tile_n * v.h.tile * v.x_pitch);
@@ -252,7 +253,7 @@ void CutWide(DType dtype, WeightGradView* view) {
   };
   const int64_t x_size = v.x_pitch * v.w.tile;  // of a row
   int64_t rows = std::max<int64_t>(1, std::min(v.h.count, x_budget / x_size));
-  while (rows > 1 && y_size(rows) > y_budget) --rows;
+  while (rows > std::max<int64_t>(1, v.h.span) && y_size(rows) > y_budget) --rows;
   SetTile(rows, &v.h);
   v.tile_n = 1;
   if (v.h.num_tiles == 1 && v.w.num_tiles == 1) {
@@ -296,33 +297,39 @@ void PlanGather(Pass pass, const Problem& p, DType dtype, int64_t threads, Gathe
   const int64_t source_budget = 512 * 1024 / ComputeWidth(dtype);
   const int64_t acc_budget = 128 * 1024 / ComputeWidth(dtype);
   const int64_t max_positions = 1024;
-  const int64_t channels = std::max<int64_t>(1, v.reduced) * v.h.num_src_planes * v.w.num_src_planes;
+  const int64_t channels =
+      std::max<int64_t>(1, v.reduced) * v.h.num_src_planes * v.w.num_src_planes;
 
   int64_t tile_w = std::min<int64_t>(v.w.count, 256);
-  while (tile_w > 48 && channels * (1 + v.h.span) * (tile_w + v.w.span) > source_budget) {
+  // A tile much smaller than its halo would spend its time packing, so it may outgrow the L2 cache.
+  while (tile_w > std::max<int64_t>(48, 2 * v.w.span) &&
+         channels * (1 + v.h.span) * (tile_w + v.w.span) > source_budget) {
     tile_w = RoundUp(tile_w / 2, kLanes);
   }
   SetTile(tile_w, &v.w);
-  // Zeros to the right of a row serve as those to the left of the next one; rows between images too.
+  // Zeros to the right of a row serve as those to the left of the next one; rows between images
+  // too.
   v.overlap_w = v.w.num_tiles == 1 ? Overlap(v.w) : 0;
   v.pitch = v.w.tile + v.w.span - v.overlap_w;
   const int64_t rows_by_source = source_budget / (channels * v.pitch) - v.h.span;
-  int64_t tile_h = std::min(rows_by_source, std::max<int64_t>(1, max_positions / v.pitch));
+  int64_t tile_h = std::min(std::max(rows_by_source, v.h.span), CeilDiv(max_positions, v.pitch));
   tile_h = std::max<int64_t>(1, std::min(tile_h, v.h.count));
 
   // Images too small for a tile share one, so that the weights are read for all of them at once.
   v.tile_n = 1;
   const int64_t overlap_h = tile_h == v.h.count ? Overlap(v.h) : 0;
   const int64_t image = (v.h.count + v.h.span - overlap_h) * v.pitch;
-  if (tile_h == v.h.count && v.w.num_tiles == 1 && image < 192) {
-    v.tile_n = std::min({v.batch, CeilDiv(192, image), source_budget / (channels * image)});
+  if (tile_h == v.h.count && v.w.num_tiles == 1 && image < 256) {
+    v.tile_n = std::min({v.batch, CeilDiv(256, image), source_budget / (channels * image)});
     v.tile_n = CeilDiv(v.batch, CeilDiv(v.batch, std::max<int64_t>(1, v.tile_n)));
   }
   const int64_t wanted = threads > 1 ? 4 * threads : 1;
   const auto tiles = [&](int64_t rows) {
     return CeilDiv(v.batch, v.tile_n) * v.groups * CeilDiv(v.h.count, rows) * v.w.num_tiles;
   };
-  while (tiles(tile_h) < wanted && tile_h > 1 && tile_h * v.pitch >= 512) {
+  // Images that share a tile share the zeros between them, so they must be whole.
+  const bool whole = v.tile_n > 1;
+  while (!whole && tiles(tile_h) < wanted && tile_h > 1 && tile_h * v.pitch >= 512) {
     tile_h = CeilDiv(tile_h, 2);
   }
   int64_t splits = 1;  // of the produced channels
@@ -331,18 +338,23 @@ void PlanGather(Pass pass, const Problem& p, DType dtype, int64_t threads, Gathe
                       std::max<int64_t>(1, v.produced * v.num_planes / (2 * kBlockRows)));
     splits = std::min(splits, v.produced);
   }
-  while (tiles(tile_h) * splits < wanted && tile_h > 1 && tile_h * v.pitch >= 192) {
+  // As many items as divide evenly among the threads, while there are few of them.
+  const int64_t most_splits = std::max<int64_t>(1, v.produced / kBlockRows);
+  while (tiles(tile_h) * splits % threads != 0 && tiles(tile_h) * splits < 8 * threads &&
+         splits < most_splits) {
+    ++splits;
+  }
+  while (!whole && tiles(tile_h) * splits < wanted && tile_h > 1 && tile_h * v.pitch >= 192) {
     tile_h = CeilDiv(tile_h, 2);
   }
   SetTile(tile_h, &v.h);
   v.num_tiles_n = CeilDiv(v.batch, v.tile_n);
   v.image_rows = v.h.tile + v.h.span - (v.tile_n > 1 ? overlap_h : 0);
-  v.plane_stride =
-      OddLines((v.tile_n * v.image_rows + v.h.span) * v.pitch + v.overlap_w);
+  const int64_t packed_rows = (v.tile_n - 1) * v.image_rows + v.h.tile + v.h.span;
+  v.plane_stride = OddLines(packed_rows * v.pitch + v.overlap_w);
   v.packed_elements = channels * v.plane_stride + 4 * kLanes;
 
-  const int64_t positions =
-      ((v.tile_n - 1) * v.image_rows + v.h.tile - 1) * v.pitch + v.w.tile;
+  const int64_t positions = ((v.tile_n - 1) * v.image_rows + v.h.tile - 1) * v.pitch + v.w.tile;
   v.acc_pitch = OddLines(positions);
   const int64_t chunk = std::max<int64_t>(1, acc_budget / (v.num_planes * v.acc_pitch));
   // Every item gets the same number of chunks, and all but the last chunk whole register blocks.
@@ -358,8 +370,7 @@ void PlanGather(Pass pass, const Problem& p, DType dtype, int64_t threads, Gathe
 
   SetGatherClasses(plan);
   plan->pack_items = v.groups * v.num_chunks;
-  plan->items =
-      v.num_tiles_n * v.groups * v.h.num_tiles * v.w.num_tiles * v.num_chunk_items;
+  plan->items = v.num_tiles_n * v.groups * v.h.num_tiles * v.w.num_tiles * v.num_chunk_items;
 }
 
 void PlanWeightGrad(const Problem& p, DType dtype, WeightGradPlan* plan) {
@@ -396,7 +407,8 @@ void PlanWeightGrad(const Problem& p, DType dtype, WeightGradPlan* plan) {
 int64_t WeightGradWorkspace(const Problem& p, DType dtype) {
   WeightGradPlan plan;
   PlanWeightGrad(p, dtype, &plan);
-  return CheckedProduct({p.in_channels, p.out_per_group(), p.h.kernel, p.w.kernel, plan.view.slices})
+  return CheckedProduct(
+             {p.in_channels, p.out_per_group(), p.h.kernel, p.w.kernel, plan.view.slices})
       .value();
 }
 

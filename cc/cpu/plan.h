@@ -50,6 +50,13 @@ struct WeightGradPlan : PlanStorage {
   int64_t bias_items = 0;
 };
 
+struct DepthwisePlan : PlanStorage {
+  DepthwiseView view{};
+  int64_t pack_items = 0;
+  int64_t items = 0;
+  std::vector<PhaseView> phases_h, phases_w;
+};
+
 // Elements of workspace, in the compute type; -1 on overflow.
 int64_t GatherWorkspace(const Problem& problem);
 int64_t WeightGradWorkspace(const Problem& problem, DType dtype);
@@ -59,6 +66,11 @@ void PlanGather(Pass pass, const Problem& problem, DType dtype, int64_t threads,
 // How positions are cut into partial sums depends on the problem alone: the result is the same to
 // the bit for any number of threads.
 void PlanWeightGrad(const Problem& problem, DType dtype, WeightGradPlan* plan);
+
+// Depthwise with channels last. For grad_weight the destination is x, and items are slices.
+bool IsChannelsLastDepthwise(const Problem& problem);
+int64_t DepthwiseSlices(const Problem& problem);
+void PlanDepthwise(Pass pass, const Problem& problem, int64_t threads, DepthwisePlan* plan);
 
 }  // namespace transconv::cpu
 

@@ -15,7 +15,7 @@ namespace transconv::cpu {
 struct SideView {
   int64_t split;
   int64_t lo;
-  int64_t len;    // positions of the tensor
+  int64_t len;  // positions of the tensor
 };
 
 // Destination planes of one axis whose taps sit at the same shifts.
@@ -23,22 +23,22 @@ struct AxisClassView {
   int64_t num_residues;
   const int64_t* residues;  // the planes
   int64_t num_taps;
-  const int64_t* shifts;    // source element = destination element + shift
-  const int64_t* planes;    // index into AxisView::src_planes
-  const int64_t* kernel;    // [residue][tap]: index of the tap in the weight
+  const int64_t* shifts;  // source element = destination element + shift
+  const int64_t* planes;  // index into AxisView::src_planes
+  const int64_t* kernel;  // [residue][tap]: index of the tap in the weight
 };
 
 struct AxisView {
   SideView src;
   SideView dst;
-  int64_t count;      // elements of a destination plane
+  int64_t count;  // elements of a destination plane
   int64_t shift_min;
-  int64_t span;       // largest shift minus shift_min
+  int64_t span;  // largest shift minus shift_min
   int64_t num_src_planes;
   const int64_t* src_planes;
   int64_t num_classes;
   const AxisClassView* classes;
-  int64_t tile;       // destination elements in a tile
+  int64_t tile;  // destination elements in a tile
   int64_t num_tiles;
 };
 
@@ -46,22 +46,22 @@ struct AxisView {
 struct SourceView {
   const void* data;
   bool channels_last;
-  int64_t all_channels;   // of the tensor
+  int64_t all_channels;  // of the tensor
   int64_t first_channel;
   int64_t channels;
-  const AxisView* h;      // their src sides are this tensor
+  const AxisView* h;  // their src sides are this tensor
   const AxisView* w;
-  int64_t image_rows;     // rows of one image in the packed tile
-  int64_t pitch;          // of a row in the packed tile
-  int64_t plane_stride;   // of a channel in the packed tile
-  int64_t overlap;        // zeros after the last row
+  int64_t image_rows;    // rows of one image in the packed tile
+  int64_t pitch;         // of a row in the packed tile
+  int64_t plane_stride;  // of a channel in the packed tile
+  int64_t overlap;       // zeros after the last row
 };
 
 // A product of two axis classes.
 struct ClassView {
   const AxisClassView* h;
   const AxisClassView* w;
-  int64_t num_planes;      // destination planes
+  int64_t num_planes;  // destination planes
   int64_t num_taps;
   const int64_t* offsets;  // per tap: where its source starts in the packed tile, for element 0
   int64_t first_plane;     // in the accumulator tile
@@ -78,31 +78,31 @@ struct GatherView {
   AxisView w;
   int64_t num_classes;
   const ClassView* classes;
-  int64_t num_planes;        // destination planes with taps
-  int64_t taps;              // all taps
+  int64_t num_planes;  // destination planes with taps
+  int64_t taps;        // all taps
   int64_t kernel_w;
-  int64_t weight_group;      // strides of the weight tensor
+  int64_t weight_group;  // strides of the weight tensor
   int64_t weight_reduced;
   int64_t weight_produced;
 
-  int64_t tile_n;            // images in a tile
+  int64_t tile_n;  // images in a tile
   int64_t num_tiles_n;
-  int64_t pitch;             // of a row in the packed tile
-  int64_t overlap_w;         // zeros that follow the last row, for vectors that run over its end
-  int64_t image_rows;        // rows of one image in the packed tile
-  int64_t plane_stride;      // of a channel in the packed tile
-  int64_t acc_pitch;         // of a channel and plane in the accumulator tile
-  int64_t chunk;             // produced channels in the accumulator tile
+  int64_t pitch;         // of a row in the packed tile
+  int64_t overlap_w;     // zeros that follow the last row, for vectors that run over its end
+  int64_t image_rows;    // rows of one image in the packed tile
+  int64_t plane_stride;  // of a channel in the packed tile
+  int64_t acc_pitch;     // of a channel and plane in the accumulator tile
+  int64_t chunk;         // produced channels in the accumulator tile
   int64_t num_chunks;
   int64_t chunks_per_item;
   int64_t num_chunk_items;
-  int64_t packed_elements;   // of the packed source tile
-  int64_t acc_elements;      // of the accumulator tile
+  int64_t packed_elements;  // of the packed source tile
+  int64_t acc_elements;     // of the accumulator tile
 
   const void* src;
   void* dst;
   const void* weight;
-  const void* bias;          // or null
+  const void* bias;  // or null
   void* packed_weight;
 };
 
@@ -110,10 +110,10 @@ struct GatherView {
 struct WeightGradView {
   int64_t batch;
   int64_t groups;
-  int64_t in;    // channels per group
+  int64_t in;  // channels per group
   int64_t out;
   bool channels_last;
-  AxisView h;    // source: dy, destination: x; one class
+  AxisView h;  // source: dy, destination: x; one class
   AxisView w;
   AxisView x_h;  // source: x, as one plane
   AxisView x_w;
@@ -124,27 +124,84 @@ struct WeightGradView {
   int64_t num_chunks_in;
   int64_t chunk_out;
   int64_t num_chunks_out;
-  int64_t tile_n;           // images in a unit
-  int64_t units;            // tiles of the whole batch: (images, rows, columns)
-  int64_t slices;           // partial sums, added in order
+  int64_t tile_n;  // images in a unit
+  int64_t units;   // tiles of the whole batch: (images, rows, columns)
+  int64_t slices;  // partial sums, added in order
   int64_t x_pitch;
-  int64_t x_stride;         // of a channel in the packed x
+  int64_t x_stride;  // of a channel in the packed x
   int64_t y_pitch;
-  int64_t y_stride;         // of a channel in the packed dy
+  int64_t y_stride;  // of a channel in the packed dy
   int64_t x_elements;
   int64_t y_elements;
-  int64_t bias_chunk;       // channels per item of the bias gradient
+  int64_t bias_chunk;  // channels per item of the bias gradient
   // Channels innermost (weight_grad_wide.h) rather than positions (weight_grad.h). Then the pitches
   // are those of one position, and the strides are not used.
   bool wide;
-  int64_t wide_positions;   // that share the L1 cache
+  int64_t wide_positions;  // that share the L1 cache
   int64_t acc_elements;
 
   const void* x;
   const void* dy;
   void* dw;
-  void* db;                 // or null
-  void* partial;            // [slice][dw]
+  void* db;       // or null
+  void* partial;  // [slice][dw]
+};
+
+// Forward and grad_input from their definition, by axis as in geometry.h.
+struct DirectAxisView {
+  int64_t x;  // length on the side of x
+  int64_t y;
+  int64_t kernel, stride, dilation, crop_lo;
+};
+
+struct DirectView {
+  bool forward;
+  bool channels_last;
+  int64_t batch, groups;
+  int64_t reduced, produced;  // channels per group
+  DirectAxisView h, w;
+  int64_t weight_reduced, weight_produced, weight_group;  // strides of the weight
+
+  const void* src;
+  void* dst;
+  const void* weight;
+  const void* bias;  // or null
+};
+
+// Destination positions first, first + step, ... of one axis, which meet the same taps: element v
+// reads source position v * source_step + offsets[t] for tap kernel[t].
+struct PhaseView {
+  int64_t first, step, count;
+  int64_t source_step;
+  int64_t num_taps;
+  const int64_t* kernel;
+  const int64_t* offsets;
+  int64_t safe_begin, safe_end;  // elements that have all their sources inside the tensor
+};
+
+struct PhasesView {
+  int64_t source_len, destination_len;
+  int64_t num_phases;
+  const PhaseView* phases;
+};
+
+// Channels last, one channel in and out per group.
+struct DepthwiseView {
+  int64_t batch;
+  int64_t channels;
+  int64_t taps;
+  int64_t kernel_w;
+  PhasesView h;
+  PhasesView w;
+  int64_t rows_per_item;
+  int64_t items_per_image;
+  int64_t slices;  // of grad_weight: partial sums, added in order
+
+  const void* src;  // grad_weight: dy
+  void* dst;
+  const void* weight;  // grad_weight: x
+  const void* bias;    // or null
+  void* packed;        // [tap][channel]; grad_weight: [slice][channel][tap]
 };
 
 }  // namespace transconv::cpu

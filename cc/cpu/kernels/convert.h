@@ -92,8 +92,8 @@ TRANSCONV_INLINE void WidenRow(const T* src, int64_t n, C* dst) {
 #ifdef __F16C__
   if constexpr (__is_same(T, F16)) {
     for (; i + 8 <= n; i += 8) {
-      _mm256_storeu_ps(dst + i, _mm256_cvtph_ps(_mm_loadu_si128(
-                                    reinterpret_cast<const __m128i*>(src + i))));
+      _mm256_storeu_ps(dst + i,
+                       _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(src + i))));
     }
   }
 #endif
@@ -112,6 +112,39 @@ TRANSCONV_INLINE void NarrowRow(const C* src, int64_t n, T* dst) {
   }
 #endif
   for (; i < n; ++i) Narrow(src[i], &dst[i]);
+}
+
+// One vector.
+template <typename T>
+TRANSCONV_INLINE Vec<Compute<T>> LoadWide(const T* p) {
+  using C = Compute<T>;
+  if constexpr (sizeof(T) == sizeof(C)) {
+    return Load(reinterpret_cast<const C*>(p));
+  } else {
+    alignas(64) C wide[kLanes<C>];
+    WidenRow(p, kLanes<C>, wide);
+    return Load(wide);
+  }
+}
+
+template <typename T>
+TRANSCONV_INLINE void StoreNarrow(T* p, Vec<Compute<T>> v) {
+  using C = Compute<T>;
+  if constexpr (sizeof(T) == sizeof(C)) {
+    Store(reinterpret_cast<C*>(p), v);
+  } else {
+    alignas(64) C wide[kLanes<C>];
+    Store(wide, v);
+    NarrowRow(wide, kLanes<C>, p);
+  }
+}
+
+// The first `count` lanes.
+template <typename C>
+TRANSCONV_INLINE void StorePart(C* p, Vec<C> v, int64_t count) {
+  alignas(64) C all[kLanes<C>];
+  Store(all, v);
+  for (int64_t i = 0; i < count; ++i) p[i] = all[i];
 }
 
 }  // namespace transconv::cpu::TRANSCONV_ISA

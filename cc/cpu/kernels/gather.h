@@ -6,12 +6,11 @@
 #include <cstdint>
 
 #include "cpu/kernels/gather_io.h"
+#include "cpu/kernels/pack_weight.h"
 #include "cpu/kernels/simd.h"
 #include "cpu/views.h"
 
 namespace transconv::cpu::TRANSCONV_ISA {
-
-inline constexpr int kMaxRows = TRANSCONV_MAX_ROWS;
 
 // Vectors of positions per row of accumulators. Few rows need many vectors, to hide the latency of
 // the multiply-adds; the product is bounded by the registers.
@@ -67,65 +66,6 @@ MultiplyFn<C> PickMultiply(int rows, int vectors) {
     if (rows < kRows) return PickMultiply<C, kRows - 1>(rows, vectors);
   }
   return PickVectors<C, kRows, MaxVectors(kRows)>(vectors);
-}
-
-// The rows of one class and chunk: (plane, channel) pairs, the channel fastest, in blocks of
-// kMaxRows; the last block is smaller. Weights are packed block by block as [tap][reduced][row].
-// A few reduced channels at a time, so that the lines of the weight, each of which holds several
-// taps, are still in the cache when the next tap asks for them.
-template <typename T>
-void PackWeight(const GatherView& v, int64_t item) {
-  using C = Compute<T>;
-  constexpr int64_t kReducedBlock = 64;
-  const int64_t chunk_index = item % v.num_chunks, g = item / v.num_chunks;
-  const int64_t m0 = chunk_index * v.chunk, chunk = Min(v.chunk, v.produced - m0);
-  const T* weight = static_cast<const T*>(v.weight) + g * v.weight_group + m0 * v.weight_produced;
-  C* packed = static_cast<C*>(v.packed_weight) + (g * v.produced + m0) * v.reduced * v.taps;
-  for (int64_t k0 = 0; k0 < v.reduced; k0 += kReducedBlock) {
-    const int64_t k1 = Min(k0 + kReducedBlock, v.reduced);
-    for (int64_t c = 0; c < v.num_classes; ++c) {
-      const ClassView& cls = v.classes[c];
-      const int64_t rows_total = cls.num_planes * chunk;
-      C* out = packed + cls.first_weight * chunk * v.reduced;
-      for (int64_t row0 = 0; row0 < rows_total; row0 += kMaxRows) {
-        const int64_t rows = Min(kMaxRows, rows_total - row0);
-        // Where the taps of each row lie in the weight.
-        const T* in[kMaxRows];
-        const int64_t* kernel_h[kMaxRows];
-        const int64_t* kernel_w[kMaxRows];
-        for (int64_t r = 0; r < rows; ++r) {
-          const int64_t plane = (row0 + r) / chunk, m = (row0 + r) % chunk;
-          in[r] = weight + m * v.weight_produced;
-          kernel_h[r] = cls.h->kernel + plane / cls.w->num_residues * cls.h->num_taps;
-          kernel_w[r] = cls.w->kernel + plane % cls.w->num_residues * cls.w->num_taps;
-        }
-        for (int64_t th = 0; th < cls.h->num_taps; ++th) {
-          for (int64_t tw = 0; tw < cls.w->num_taps; ++tw) {
-            int64_t from[kMaxRows] = {};
-            for (int64_t r = 0; r < rows; ++r) {
-              from[r] = kernel_h[r][th] * v.kernel_w + kernel_w[r][tw];
-            }
-            C* o = out + ((th * cls.w->num_taps + tw) * v.reduced + k0) * rows;
-            if (rows == kMaxRows) {
-              for (int64_t k = k0; k < k1; ++k, o += kMaxRows) {
-#pragma GCC unroll 8
-                for (int64_t r = 0; r < kMaxRows; ++r) {
-                  o[r] = Widen(in[r][from[r] + k * v.weight_reduced]);
-                }
-              }
-            } else {
-              for (int64_t k = k0; k < k1; ++k, o += rows) {
-                for (int64_t r = 0; r < rows; ++r) {
-                  o[r] = Widen(in[r][from[r] + k * v.weight_reduced]);
-                }
-              }
-            }
-          }
-        }
-        out += cls.num_taps * v.reduced * rows;
-      }
-    }
-  }
 }
 
 template <typename T>

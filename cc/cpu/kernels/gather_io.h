@@ -33,7 +33,8 @@ void PackRows(const SourceView& v, const Tile& tile, Compute<T>* packed) {
   const AxisView& ah = *v.h;
   const AxisView& aw = *v.w;
   const int64_t area = ah.src.len * aw.src.len;
-  const T* src = static_cast<const T*>(v.data) + (tile.n0 * v.all_channels + v.first_channel) * area;
+  const T* src =
+      static_cast<const T*>(v.data) + (tile.n0 * v.all_channels + v.first_channel) * area;
   const RowSplitter<C> splitter(aw, tile.w0 + aw.shift_min, v.pitch);
   const int64_t rows = tile.h + ah.span;
   const int64_t plane_w = v.channels * v.plane_stride, plane_h = aw.num_src_planes * plane_w;
@@ -120,8 +121,7 @@ void WriteTile(const GatherView& v, const Tile& tile, const Compute<T>* acc, int
       const int64_t channel = tile.g * v.produced + m0 + m;
       T* out = static_cast<T*>(v.dst) +
                ((tile.n0 + n) * v.groups * v.produced + channel) * dh.len * dw.len;
-      const C bias =
-          v.bias == nullptr ? C(0) : Widen(static_cast<const T*>(v.bias)[channel]);
+      const C bias = v.bias == nullptr ? C(0) : Widen(static_cast<const T*>(v.bias)[channel]);
       if (!full_h) {
         for (int64_t y = lines.begin; y < lines.end; ++y) {
           Fill(out + y * dw.len + columns.begin, columns.end - columns.begin, bias);
@@ -132,8 +132,7 @@ void WriteTile(const GatherView& v, const Tile& tile, const Compute<T>* acc, int
           // Sources of a row of the destination: one per destination plane along w.
           const ClassView* of_w = v.classes + c * v.w.num_classes;
           for (int64_t r = 0; r < tile.h; ++r) {
-            const int64_t y =
-                dh.split * (tile.h0 + r) + v.h.classes[c].residues[rh] - dh.lo;
+            const int64_t y = dh.split * (tile.h0 + r) + v.h.classes[c].residues[rh] - dh.lo;
             if (y < 0 || y >= dh.len) continue;
             const C* in = acc + m * v.acc_pitch + (n * v.image_rows + r) * v.pitch;
             if (dw.split == 1) {
@@ -152,9 +151,35 @@ void WriteTile(const GatherView& v, const Tile& tile, const Compute<T>* acc, int
   }
 }
 
+inline bool HasPlane(const AxisView& axis, int64_t plane) {
+  for (int64_t c = 0; c < axis.num_classes; ++c) {
+    for (int64_t r = 0; r < axis.classes[c].num_residues; ++r) {
+      if (axis.classes[c].residues[r] == plane) return true;
+    }
+  }
+  return false;
+}
+
+// `pixels` copies of the bias (null: zeros) of `channels` channels.
 template <typename T>
-void WriteTileChannelsLast(const GatherView& v, const Tile& tile, const Compute<T>* acc,
-                           int64_t m0, int64_t chunk) {
+void FillPixels(T* out, int64_t pixels, int64_t stride, const T* bias, int64_t channels) {
+  const int64_t bytes = channels * static_cast<int64_t>(sizeof(T));
+  if (bias == nullptr && channels == stride) {
+    __builtin_memset(out, 0, pixels * bytes);
+    return;
+  }
+  for (int64_t p = 0; p < pixels; ++p) {
+    if (bias == nullptr) {
+      __builtin_memset(out + p * stride, 0, bytes);
+    } else {
+      __builtin_memcpy(out + p * stride, bias, bytes);
+    }
+  }
+}
+
+template <typename T>
+void WriteTileChannelsLast(const GatherView& v, const Tile& tile, const Compute<T>* acc, int64_t m0,
+                           int64_t chunk) {
   using C = Compute<T>;
   const SideView& dh = v.h.dst;
   const SideView& dw = v.w.dst;
@@ -162,19 +187,23 @@ void WriteTileChannelsLast(const GatherView& v, const Tile& tile, const Compute<
   const Range columns = WrittenRange(dw, tile.w0, tile.w);
   const Range lines = WrittenRange(dh, tile.h0, tile.h);
   const int64_t all = v.groups * v.produced;
-  const T* bias = v.bias == nullptr
-                      ? nullptr
-                      : static_cast<const T*>(v.bias) + tile.g * v.produced + m0;
+  const T* bias =
+      v.bias == nullptr ? nullptr : static_cast<const T*>(v.bias) + tile.g * v.produced + m0;
   for (int64_t n = 0; n < tile.n; ++n) {
-    T* image = static_cast<T*>(v.dst) + (tile.n0 + n) * dh.len * dw.len * all +
-               tile.g * v.produced + m0;
+    T* image =
+        static_cast<T*>(v.dst) + (tile.n0 + n) * dh.len * dw.len * all + tile.g * v.produced + m0;
     if (!full) {
       for (int64_t y = lines.begin; y < lines.end; ++y) {
-        for (int64_t x = columns.begin; x < columns.end; ++x) {
-          T* out = image + (y * dw.len + x) * all;
-          for (int64_t m = 0; m < chunk; ++m) {
-            Narrow(bias == nullptr ? C(0) : Widen(bias[m]), &out[m]);
-          }
+        T* line = image + y * dw.len * all;
+        if (!HasPlane(v.h, (y + dh.lo) % dh.split)) {
+          FillPixels(line + columns.begin * all, columns.end - columns.begin, all, bias, chunk);
+          continue;
+        }
+        for (int64_t plane = 0; plane < dw.split; ++plane) {
+          if (HasPlane(v.w, plane)) continue;
+          const Range range = ValidElements(dw, plane, tile.w0, tile.w);
+          const int64_t x = dw.split * (tile.w0 + range.begin) + plane - dw.lo;
+          FillPixels(line + x * all, range.end - range.begin, dw.split * all, bias, chunk);
         }
       }
     }

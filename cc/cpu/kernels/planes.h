@@ -8,6 +8,7 @@
 #include "cpu/kernels/convert.h"
 #include "cpu/kernels/shuffle.h"
 #include "cpu/kernels/simd.h"
+#include "cpu/kernels/transpose.h"
 #include "cpu/views.h"
 
 namespace transconv::cpu::TRANSCONV_ISA {
@@ -50,18 +51,6 @@ TRANSCONV_INLINE void AddRow(const C* in, int64_t n, C bias, T* out) {
     for (; i < n; ++i) out[i] = in[i] + bias;
   } else {
     for (int64_t i = 0; i < n; ++i) Narrow(in[i] + bias, &out[i]);
-  }
-}
-
-template <typename T>
-TRANSCONV_INLINE Vec<Compute<T>> LoadWide(const T* p) {
-  using C = Compute<T>;
-  if constexpr (sizeof(T) == sizeof(C)) {
-    return Load(reinterpret_cast<const C*>(p));
-  } else {
-    alignas(64) C wide[kLanes<C>];
-    WidenRow(p, kLanes<C>, wide);
-    return Load(wide);
   }
 }
 
@@ -135,8 +124,10 @@ struct RowSplitter {
     }
     if (kHaveShuffle && side.split > 1 && side.split <= kMaxShuffleSplit) {
       table.FillSplit(side.split);
-      common = {ValidElements(side, 0, q0, pitch).begin,
-                ValidElements(side, side.split - 1, q0, pitch).end};
+      // A tensor of a few positions may miss the first or the last plane altogether.
+      const Range first = ValidElements(side, 0, q0, pitch);
+      const Range last = ValidElements(side, side.split - 1, q0, pitch);
+      if (first.begin < first.end && last.begin < last.end) common = {first.begin, last.end};
     }
   }
 
@@ -229,26 +220,74 @@ void JoinRow(const ClassView* classes, int64_t num_classes, int64_t residue_h, c
 template <typename T, typename C>
 void TransposeIn(const T* in, int64_t pixel_stride, Range range, int64_t pitch, int64_t channels,
                  C* out, int64_t channel_stride) {
+  constexpr int64_t kL = kLanes<C>;
   for (int64_t k = 0; k < channels; ++k) {
-    C* o = out + k * channel_stride;
-    FillRow(o, range.begin, C(0));
-    for (int64_t p = range.begin; p < range.end; ++p) {
-      o[p] = Widen(in[(p - range.begin) * pixel_stride + k]);
+    FillRow(out + k * channel_stride, range.begin, C(0));
+    FillRow(out + k * channel_stride + range.end, pitch - range.end, C(0));
+  }
+  const int64_t pixels = range.end - range.begin;
+  C* first = out + range.begin;
+  if (channels < kL || pixels <= 0) {
+    for (int64_t k = 0; k < channels; ++k) {
+      for (int64_t p = 0; p < pixels; ++p) {
+        first[k * channel_stride + p] = Widen(in[p * pixel_stride + k]);
+      }
     }
-    FillRow(o + range.end, pitch - range.end, C(0));
+    return;
+  }
+  for (int64_t p = 0; p < pixels; p += kL) {
+    const int64_t count = Min(kL, pixels - p);
+    for (int64_t k = 0;;) {
+      Vec<C> v[kL];
+      if (count == kL) {
+#pragma GCC unroll 16
+        for (int64_t i = 0; i < kL; ++i) v[i] = LoadWide(in + (p + i) * pixel_stride + k);
+      } else {
+        for (int64_t i = 0; i < kL; ++i) {
+          v[i] = i < count ? LoadWide(in + (p + i) * pixel_stride + k) : Vec<C>{};
+        }
+      }
+      Transpose<C>(v);
+      C* o = first + k * channel_stride + p;
+      if (count == kL) {
+#pragma GCC unroll 16
+        for (int64_t i = 0; i < kL; ++i) Store(o + i * channel_stride, v[i]);
+      } else {
+        for (int64_t i = 0; i < kL; ++i) StorePart(o + i * channel_stride, v[i], count);
+      }
+      if (k + kL >= channels) break;
+      k = Min(k + kL, channels - kL);  // some channels twice rather than one by one
+    }
   }
 }
 
-// Channel rows to channels-last pixels, plus the bias.
+// Channel rows to channels-last pixels, plus the bias. Reads of `in` may run over the end of a row.
 template <typename T, typename C>
 void TransposeOut(const C* in, int64_t channel_stride, int64_t pixels, int64_t channels,
                   const T* bias, T* out, int64_t pixel_stride) {
-  for (int64_t p = 0; p < pixels; ++p) {
-    T* o = out + p * pixel_stride;
-    for (int64_t m = 0; m < channels; ++m) {
-      const C b = bias == nullptr ? C(0) : Widen(bias[m]);
-      Narrow(in[m * channel_stride + p] + b, &o[m]);
+  constexpr int64_t kL = kLanes<C>;
+  if (channels < kL) {
+    for (int64_t p = 0; p < pixels; ++p) {
+      T* o = out + p * pixel_stride;
+      for (int64_t m = 0; m < channels; ++m) {
+        const C b = bias == nullptr ? C(0) : Widen(bias[m]);
+        Narrow(in[m * channel_stride + p] + b, &o[m]);
+      }
     }
+    return;
+  }
+  for (int64_t m = 0;;) {
+    const Vec<C> b = bias == nullptr ? Vec<C>{} : LoadWide(bias + m);
+    for (int64_t p = 0; p < pixels; p += kL) {
+      Vec<C> v[kL];
+#pragma GCC unroll 16
+      for (int64_t i = 0; i < kL; ++i) v[i] = Load(in + (m + i) * channel_stride + p);
+      Transpose<C>(v);
+      const int64_t count = Min(kL, pixels - p);
+      for (int64_t i = 0; i < count; ++i) StoreNarrow(out + (p + i) * pixel_stride + m, v[i] + b);
+    }
+    if (m + kL >= channels) break;
+    m = Min(m + kL, channels - kL);
   }
 }
 

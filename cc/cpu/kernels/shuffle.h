@@ -40,8 +40,7 @@ struct ShuffleTable {
         for (int64_t lane = 0; lane < kLanes<C>; ++lane) {
           const int64_t input = source(t, lane) / kLanes<C>, from = source(t, lane) % kLanes<C>;
           const int64_t kept = i == 1 && input == 0 ? from : lane;
-          steps[lane] =
-              static_cast<decltype(steps[0] + 0)>(input == i ? kLanes<C> + from : kept);
+          steps[lane] = static_cast<decltype(steps[0] + 0)>(input == i ? kLanes<C> + from : kept);
         }
         index[t][i - 1] = steps;
       }
@@ -85,9 +84,8 @@ void Join(const ShuffleTable<C>& table, const C* const* planes, int64_t count, C
 
 // `in` of kSplit vectors to one vector of each listed plane.
 template <typename C, int kSplit>
-TRANSCONV_INLINE void SplitBlock(const ShuffleTable<C>& table, const Vec<C>* in,
-                                 int64_t num_planes, const int64_t* planes, C* out,
-                                 int64_t plane_stride) {
+TRANSCONV_INLINE void SplitBlock(const ShuffleTable<C>& table, const Vec<C>* in, int64_t num_planes,
+                                 const int64_t* planes, C* out, int64_t plane_stride) {
   if (num_planes == kSplit) {
 #pragma GCC unroll 8
     for (int p = 0; p < kSplit; ++p) {

@@ -4,8 +4,11 @@
 
 #include "cpu/isa.h"
 #include "cpu/kernels/convert.h"
+#include "cpu/kernels/depthwise.h"
+#include "cpu/kernels/direct.h"
 #include "cpu/kernels/gather.h"
 #include "cpu/kernels/grad_item.h"
+#include "cpu/kernels/pack_weight.h"
 #include "cpu/kernels/weight_grad.h"
 #include "cpu/kernels/weight_grad_wide.h"
 
@@ -28,10 +31,12 @@ void WeightGrad(const WeightGradView& v, int64_t index, void* scratch) {
 
 extern const KernelTable kTable;
 const KernelTable kTable = {
-    TRANSCONV_STRING(TRANSCONV_ISA), TRANSCONV_EACH(PackWeight),
-    TRANSCONV_EACH(Gather),          TRANSCONV_EACH(GatherScratch),
-    TRANSCONV_EACH(WeightGrad),      TRANSCONV_EACH(WeightGradScratch),
+    TRANSCONV_STRING(TRANSCONV_ISA),  TRANSCONV_EACH(PackWeight),
+    TRANSCONV_EACH(Gather),           TRANSCONV_EACH(GatherScratch),
+    TRANSCONV_EACH(WeightGrad),       TRANSCONV_EACH(WeightGradScratch),
     TRANSCONV_EACH(WeightGradReduce), TRANSCONV_EACH(BiasGrad),
+    TRANSCONV_EACH(DepthwisePack),    TRANSCONV_EACH(Depthwise),
+    TRANSCONV_EACH(DepthwiseGrad),    TRANSCONV_EACH(Direct),
 };
 
 }  // namespace transconv::cpu::TRANSCONV_ISA

@@ -17,8 +17,8 @@ inline constexpr int kGradRows = TRANSCONV_ACCUMULATORS / kGradColumns;
 // Lines of positions over which a block of sums runs.
 struct GradLines {
   int64_t images, rows;
-  int64_t vectors;        // per row
-  int64_t tail;           // positions in the last vector
+  int64_t vectors;  // per row
+  int64_t tail;     // positions in the last vector
   int64_t x_image, x_pitch, x_stride;
   int64_t y_image, y_pitch;
 };
@@ -127,8 +127,8 @@ void WeightGradNarrow(const WeightGradView& v, const GradItem& item, void* scrat
         const int64_t o = (row0 + r) % out, tap = (row0 + r) / out;
         const int64_t th = tap / v.kernel_w, tw = tap % v.kernel_w;
         const int64_t plane = ch.planes[th] * v.w.num_src_planes + cw.planes[tw];
-        offsets[r] = (plane * out + o) * v.y_stride +
-                     (ch.shifts[th] - v.h.shift_min) * v.y_pitch + cw.shifts[tw] - v.w.shift_min;
+        offsets[r] = (plane * out + o) * v.y_stride + (ch.shifts[th] - v.h.shift_min) * v.y_pitch +
+                     cw.shifts[tw] - v.w.shift_min;
         targets[r] = o * v.taps + ch.kernel[th] * v.kernel_w + cw.kernel[tw];
       }
       for (int64_t c0 = 0; c0 < in; c0 += kGradColumns) {

@@ -1,9 +1,9 @@
 // grad_weight with the input channels as the vector dimension: for 8 and more of them per group.
 //
-// Both tensors are packed with channels innermost, so a residue plane of dy is only another address,
-// and a block of sums is an outer product: vectors of input channels times single elements of dy,
-// one per (tap, output channel). Rows are exact, without padding to vectors of positions, and no sum
-// across lanes is needed.
+// Both tensors are packed with channels innermost, so a residue plane of dy is only another
+// address, and a block of sums is an outer product: vectors of input channels times single elements
+// of dy, one per (tap, output channel). Rows are exact, without padding to vectors of positions,
+// and no sum across lanes is needed.
 #ifndef TRANSCONV_CPU_KERNELS_WEIGHT_GRAD_WIDE_H_
 #define TRANSCONV_CPU_KERNELS_WEIGHT_GRAD_WIDE_H_
 
@@ -11,6 +11,7 @@
 
 #include "cpu/kernels/gather_io.h"
 #include "cpu/kernels/grad_item.h"
+#include "cpu/kernels/minor.h"
 #include "cpu/kernels/simd.h"
 #include "cpu/kernels/transpose.h"
 #include "cpu/views.h"
@@ -112,8 +113,8 @@ void WeightGradWide(const WeightGradView& v, const GradItem& item, void* scratch
     PackMinor<T>({v.x, v.channels_last, v.groups * v.in, item.g * v.in + item.i0, item.in, &v.x_h,
                   &v.x_w, v.h.tile, v.w.tile, 0, 0},
                  tile, v.tile_n, x, v.x_pitch);
-    PackMinor<T>({v.dy, v.channels_last, v.groups * v.out, item.g * v.out + item.o0, item.out,
-                  &v.h, &v.w, image_rows, v.w.tile + v.w.span, 0, 0},
+    PackMinor<T>({v.dy, v.channels_last, v.groups * v.out, item.g * v.out + item.o0, item.out, &v.h,
+                  &v.w, image_rows, v.w.tile + v.w.span, 0, 0},
                  tile, v.tile_n, y, v.y_pitch);
     // Few enough positions at a time that those of x stay in the L1 cache for all rows of sums.
     const int64_t lines = Max(1, v.wide_positions / tile.w);
@@ -140,8 +141,8 @@ void WeightGradWide(const WeightGradView& v, const GradItem& item, void* scratch
                 ++tap;
               }
             }
-            PickOuter<C>(rows, count)(l, xp + v0 * kLanes<C>, yp, offsets,
-                                      acc + v0 * kLanes<C>, sums);
+            PickOuter<C>(rows, count)(l, xp + v0 * kLanes<C>, yp, offsets, acc + v0 * kLanes<C>,
+                                      sums);
           }
         }
       }

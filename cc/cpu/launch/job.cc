@@ -1,4 +1,6 @@
 // Plans and kernels joined into jobs.
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -50,9 +52,51 @@ double MultiplyAdds(const Problem& p) {
          static_cast<double>(p.h.in) * static_cast<double>(p.w.in);
 }
 
+// What forward and grad_input do instead when the weights turn out not to be finite.
+class DirectFallback {
+ public:
+  explicit DirectFallback(const Call& call) {
+    const Problem& p = call.problem;
+    const bool forward = call.pass == Pass::kForward;
+    view_.forward = forward;
+    view_.channels_last = p.layout == Layout::kNHWC;
+    view_.batch = p.batch;
+    view_.groups = p.groups;
+    view_.reduced = forward ? p.in_per_group() : p.out_per_group();
+    view_.produced = forward ? p.out_per_group() : p.in_per_group();
+    view_.h = {p.h.in, p.h.out, p.h.kernel, p.h.stride, p.h.dilation, p.h.crop_lo};
+    view_.w = {p.w.in, p.w.out, p.w.kernel, p.w.stride, p.w.dilation, p.w.crop_lo};
+    const int64_t of_in = p.out_per_group() * p.taps();
+    view_.weight_reduced = forward ? of_in : p.taps();
+    view_.weight_produced = forward ? p.taps() : of_in;
+    view_.weight_group = p.in_per_group() * of_in;
+    view_.src = forward ? call.x : call.y;
+    view_.dst = forward ? call.y : call.x;
+    view_.weight = call.w;
+    view_.bias = forward ? call.vector : nullptr;
+    rows_ = p.batch * p.groups * view_.produced * (forward ? p.h.out : p.h.in);
+  }
+
+  // Set while packing; the end of that stage orders it before every Needed().
+  void Need() { needed_.store(true, std::memory_order_relaxed); }
+  bool Needed() const { return needed_.load(std::memory_order_relaxed); }
+
+  // One of `items` equal shares.
+  void Run(const KernelTable& kernels, int dtype, int64_t item, int64_t items) const {
+    const int64_t share = CeilDiv(rows_, items), begin = std::min(rows_, item * share);
+    kernels.direct[dtype](view_, begin, std::min(rows_, begin + share));
+  }
+
+ private:
+  DirectView view_{};
+  int64_t rows_ = 0;
+  std::atomic<bool> needed_{false};
+};
+
 class GatherJob : public Job {
  public:
-  explicit GatherJob(const Call& call) : kernels_(Kernels()), dtype_(static_cast<int>(call.dtype)) {
+  explicit GatherJob(const Call& call)
+      : kernels_(Kernels()), dtype_(static_cast<int>(call.dtype)), direct_(call) {
     const int64_t threads = MultiplyAdds(call.problem) < kTinyWork ? 1 : call.threads;
     PlanGather(call.pass, call.problem, call.dtype, threads, &plan_);
     GatherView& v = plan_.view;
@@ -73,7 +117,11 @@ class GatherJob : public Job {
  private:
   bool RunItem(int stage, int64_t item) override {
     if (stage == 0) {
-      kernels_.pack_weight[dtype_](plan_.view, item);
+      if (!kernels_.pack_weight[dtype_](plan_.view, item)) direct_.Need();
+      return true;
+    }
+    if (direct_.Needed()) {
+      direct_.Run(kernels_, dtype_, item, plan_.items);
       return true;
     }
     void* scratch = ThreadScratch(scratch_bytes_);
@@ -85,6 +133,7 @@ class GatherJob : public Job {
   const KernelTable& kernels_;
   int dtype_;
   GatherPlan plan_;
+  DirectFallback direct_;
   int64_t scratch_bytes_ = 0;
 };
 
@@ -131,6 +180,80 @@ class WeightGradJob : public Job {
   int64_t scratch_bytes_ = 0;
 };
 
+// Forward and grad_input of depthwise problems with channels last.
+class DepthwiseJob : public Job {
+ public:
+  explicit DepthwiseJob(const Call& call)
+      : kernels_(Kernels()), dtype_(static_cast<int>(call.dtype)) {
+    const int64_t threads = MultiplyAdds(call.problem) < kTinyWork ? 1 : call.threads;
+    PlanDepthwise(call.pass, call.problem, threads, &plan_);
+    DepthwiseView& v = plan_.view;
+    const bool forward = call.pass == Pass::kForward;
+    v.src = forward ? call.x : call.y;
+    v.dst = forward ? call.y : call.x;
+    v.weight = call.w;
+    v.bias = forward ? call.vector : nullptr;
+    v.packed = call.workspace;
+    if (plan_.items > 0) {
+      AddStage(0, plan_.pack_items);
+      AddStage(1, plan_.items);
+    }
+    SetWorkers(threads);
+  }
+
+ private:
+  bool RunItem(int stage, int64_t item) override {
+    (stage == 0 ? kernels_.depthwise_pack : kernels_.depthwise)[dtype_](plan_.view, item);
+    return true;
+  }
+
+  const KernelTable& kernels_;
+  int dtype_;
+  DepthwisePlan plan_;
+};
+
+// grad_weight of the same; the sums over slices and the bias are those of WeightGradJob.
+class DepthwiseGradJob : public Job {
+ public:
+  explicit DepthwiseGradJob(const Call& call)
+      : kernels_(Kernels()), dtype_(static_cast<int>(call.dtype)) {
+    PlanDepthwise(call.pass, call.problem, 1, &plan_);
+    plan_.view.src = call.y;
+    plan_.view.weight = call.x;
+    plan_.view.packed = call.workspace;
+    PlanWeightGrad(call.problem, call.dtype, &rest_);
+    rest_.view.slices = plan_.view.slices;
+    rest_.view.partial = call.workspace;
+    rest_.view.dy = call.y;
+    rest_.view.dw = call.w;
+    rest_.view.db = call.vector;
+    AddStage(0, plan_.view.slices + (call.vector == nullptr ? 0 : rest_.bias_items));
+    AddStage(1, rest_.reduce_items);
+    SetWorkers(MultiplyAdds(call.problem) < kTinyWork ? 1 : call.threads);
+  }
+
+ private:
+  bool RunItem(int stage, int64_t item) override {
+    if (stage == 1) {
+      kernels_.weight_grad_reduce[dtype_](rest_.view, item);
+    } else if (item < plan_.view.slices) {
+      kernels_.depthwise_grad[dtype_](plan_.view, item);
+    } else {
+      kernels_.bias_grad[dtype_](rest_.view, item - plan_.view.slices);
+    }
+    return true;
+  }
+
+  const KernelTable& kernels_;
+  int dtype_;
+  DepthwisePlan plan_;
+  WeightGradPlan rest_;
+};
+
+bool ChannelsLastDepthwise(Algorithm algorithm, const Problem& p) {
+  return algorithm == Algorithm::kCpuDepthwise && IsChannelsLastDepthwise(p);
+}
+
 bool Handles(Algorithm algorithm, const Problem& p) {
   if (algorithm == Algorithm::kCpuTiled) return true;
   return algorithm == Algorithm::kCpuDepthwise && p.in_per_group() == 1;
@@ -140,15 +263,70 @@ bool Handles(Algorithm algorithm, const Problem& p) {
 
 int64_t WorkspaceBytes(Pass pass, Algorithm algorithm, const Problem& problem, DType dtype) {
   if (!Handles(algorithm, problem)) return -1;
-  const int64_t elements = pass == Pass::kGradWeight ? WeightGradWorkspace(problem, dtype)
-                                                     : GatherWorkspace(problem);
+  int64_t elements = 0;
+  if (pass != Pass::kGradWeight) {
+    elements = GatherWorkspace(problem);
+  } else if (ChannelsLastDepthwise(algorithm, problem)) {
+    elements =
+        CheckedProduct({problem.in_channels, problem.taps(), DepthwiseSlices(problem)}).value();
+  } else {
+    elements = WeightGradWorkspace(problem, dtype);
+  }
   return (CheckedSize(elements) * CheckedSize(dtype == DType::kF64 ? 8 : 4)).value();
+}
+
+const char* Supports(Pass pass, Algorithm algorithm, const Problem& problem, DType dtype) {
+  if (!Handles(algorithm, problem)) {
+    return algorithm == Algorithm::kCpuDepthwise
+               ? "the depthwise kernel needs one input channel per group"
+               : "not an algorithm of the CPU module";
+  }
+  if (ChannelsLastDepthwise(algorithm, problem)) return nullptr;
+  // Each thread holds one packed tile. It fits the L2 cache, unless the taps lie so far apart that
+  // the halo dwarfs the tile.
+  constexpr int64_t kMostScratch = int64_t{64} << 20;
+  int64_t scratch = 0;
+  if (pass == Pass::kGradWeight) {
+    WeightGradPlan plan;
+    PlanWeightGrad(problem, dtype, &plan);
+    scratch = Kernels().weight_grad_scratch[static_cast<int>(dtype)](plan.view);
+  } else {
+    GatherPlan plan;
+    PlanGather(pass, problem, dtype, 2, &plan);
+    if (plan.items > 0) scratch = Kernels().gather_scratch[static_cast<int>(dtype)](plan.view);
+  }
+  return scratch > kMostScratch ? "the dilated kernel is too large for a packed tile" : nullptr;
+}
+
+// Images of one pixel that meet every tap once are a plain matrix product: its rows are the images,
+// and every (channel, tap) of y is a channel. As positions of one image they fill vectors.
+bool IsOnePixelProduct(const Call& call) {
+  const Problem& p = call.problem;
+  const auto whole = [](const Axis& a) {
+    return a.in == 1 && a.out == a.kernel && a.crop_lo == 0 && (a.dilation == 1 || a.kernel == 1);
+  };
+  return call.pass != Pass::kGradWeight && p.groups == 1 && p.layout == Layout::kNCHW &&
+         whole(p.h) && whole(p.w) && call.vector == nullptr;
+}
+
+Call OnePixelProduct(Call call) {
+  Problem& p = call.problem;
+  p.out_channels *= p.taps();
+  p.layout = Layout::kNHWC;
+  p.h = {1, 1, 1, 1, 1, 0};
+  p.w = {p.batch, p.batch, 1, 1, 1, 0};
+  p.batch = 1;
+  return call;
 }
 
 std::shared_ptr<Job> MakeJob(const Call& call) {
   if (!Handles(call.algorithm, call.problem)) return nullptr;
+  if (ChannelsLastDepthwise(call.algorithm, call.problem)) {
+    if (call.pass == Pass::kGradWeight) return std::make_shared<DepthwiseGradJob>(call);
+    return std::make_shared<DepthwiseJob>(call);
+  }
   if (call.pass == Pass::kGradWeight) return std::make_shared<WeightGradJob>(call);
-  return std::make_shared<GatherJob>(call);
+  return std::make_shared<GatherJob>(IsOnePixelProduct(call) ? OnePixelProduct(call) : call);
 }
 
 }  // namespace transconv::cpu
