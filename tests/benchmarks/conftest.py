@@ -3,4 +3,5 @@
 import pathlib
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
+# Last, or the checkout would shadow the installed package and its native modules.
+sys.path.append(str(pathlib.Path(__file__).parents[2]))

@@ -9,6 +9,7 @@ import pytest
 from benchmarks import __main__ as cli
 from benchmarks import peers, report, runner, shapes, stats, store
 from benchmarks.shapes import Layer
+from jax_transconv.ffi import targets
 
 SMALL = [
     Layer("a", 2, 4, 6, (5, 6), (3, 3), (2, 2), crop=((1, 0), (1, 0))),
@@ -286,7 +287,8 @@ def test_the_command_line(tmp_path):
             *("--json", str(out), "--peers", "lax", "--passes", "fwd", "--reps", "3"),
         ],
         cwd=store.RESULTS.parents[1],
-        env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""},
+        env={k: v for k, v in os.environ.items() if k != "PYTHONSAFEPATH"}
+        | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""},
         capture_output=True,
         text=True,
     )
@@ -294,5 +296,9 @@ def test_the_command_line(tmp_path):
     assert "complete:" in done.stdout
     data = store.load(out)
     assert {r["peer"] for r in data["rows"]} == {"ours", "lax"}
+    # The installed package was measured, with its native modules.
+    if targets.module("cpu"):
+        ours = next(r for r in data["rows"] if r["peer"] == "ours")
+        assert ours["row"].startswith("cpu:")
     assert data["overheads"]["ours (eager)"]["waited"] > 0
     assert data["ceilings"]["copy_tb_s"] > 0
