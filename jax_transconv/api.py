@@ -67,8 +67,9 @@ def conv_transpose2d(
             `jax.default_matmul_precision` says, else TF32 class on a GPU), "high",
             "highest" (as accurate as float32 multiply-adds), a `jax.lax.Precision`, or
             the name of a `jax.lax.DotAlgorithmPreset`. CPUs always compute in float32.
-        backend: "auto" takes the fastest row that applies. "xla", "cpu", "cuda", or a
-            row as `explain` names it, insist on one: it runs, or the call raises.
+        backend: "auto" takes the row known or expected to be the fastest. "xla", "cpu",
+            "cuda", or a row as `explain` names it, insist on one: it runs, or the call
+            raises.
         autodiff: "reverse" has the fused gradient of weight and bias and refuses
             forward mode, as every `jax.custom_vjp` does; "both" allows `jax.jvp`,
             `jax.jacfwd`, `jax.linearize` and `jax.hessian`, too.

@@ -292,18 +292,6 @@ class Spec:
         """Whether any stride exceeds one."""
         return self.geometry.stride != (1, 1)
 
-    @property
-    def flops(self) -> int:
-        """Multiplications and additions of one pass, none with a stride's zeros."""
-        return (
-            2
-            * self.batch
-            * math.prod(self.in_size)
-            * self.in_channels
-            * self.out_per_group
-            * self.taps
-        )
-
     def to_attrs(self) -> dict[str, Any]:
         """The geometry as the custom calls' struct attribute (cc/ffi/attrs.h)."""
         g = self.geometry

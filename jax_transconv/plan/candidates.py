@@ -127,7 +127,9 @@ def _no_xla_fault(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     return f"XLA:CPU is wrong for 1 channel, 1 pixel and over {_MOST_FEATURES} results"
 
 
-# -- What is known to be faster: measured, see benchmarks/REPORT.md. --
+# -- Which row is faster. On CPUs, from benchmarks/REPORT.md and the runs behind it; for
+# the Hopper rows, from benchmarks/NOTES.md. That cuda:simt beats XLA on groups is an
+# estimate: XLA has no fast form for them, but nothing of the kind has been timed. --
 
 _SMALL_IMAGE = 64
 _MANY_CHANNELS = 128

@@ -25,7 +25,7 @@ struct PackParams {
   uint8_t* packed;
   float* scales;                             // by target channel; float32 only
   int64_t stride_m, stride_k, stride_group;  // elements
-  int groups, m_per_group, k_per_group, m_blocks, slabs, taps, residues;
+  int groups, m_per_group, k_per_group, m_blocks, slabs, taps;
   int first_tap[kMaxResidues + 1];
   int16_t tap_kernel[kMaxTileTaps];
 };

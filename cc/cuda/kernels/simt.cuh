@@ -57,7 +57,6 @@ struct GatherParams {
   ImageStrides image;   // of the gathered tensor
   ImageStrides target;  // of the written tensor
   int64_t tiles_m, tiles_n, tiles;
-  int64_t columns;  // positions of one residue class (forward: the largest)
 };
 
 // Origin of one column n: its place in the gathered image before any tap.

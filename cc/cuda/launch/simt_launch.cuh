@@ -80,8 +80,7 @@ cudaError_t LaunchGather(const Call& call) {
       (kForward ? CeilDiv(q.h.out, q.h.stride) * CeilDiv(q.w.out, q.w.stride) : q.h.in * q.w.in);
   const int64_t residues = kForward ? q.h.stride * q.w.stride : 1;
   GatherParams p{
-      q, kForward ? x : y, kForward ? y : x, CeilDiv(m, Tile::TM), CeilDiv(columns, Tile::TN),
-      0, columns};
+      q, kForward ? x : y, kForward ? y : x, CeilDiv(m, Tile::TM), CeilDiv(columns, Tile::TN), 0};
   p.tiles = p.tiles_m * p.tiles_n * q.groups * residues;
   GatherKernel<T, Tile, kPass><<<Blocks(p.tiles), kThreads, 0, call.stream>>>(
       static_cast<const T*>(kForward ? call.x : call.y), static_cast<const T*>(call.w),

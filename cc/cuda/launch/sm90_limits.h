@@ -1,4 +1,4 @@
-// What the Hopper kernels' 32-bit offsets within one image can hold.
+// What the Hopper kernels share on the host: the limits of their 32-bit offsets, their products.
 #ifndef TRANSCONV_CUDA_LAUNCH_SM90_LIMITS_H_
 #define TRANSCONV_CUDA_LAUNCH_SM90_LIMITS_H_
 
@@ -27,6 +27,11 @@ inline const char* TooLarge(const Problem& q, DType dtype) {
     return "an extent exceeds 32-bit arithmetic";
   }
   return nullptr;
+}
+
+// Products of a float32 multiplication: three are as accurate as a multiply-add.
+inline int ProductsOf(const Problem& q, DType dtype) {
+  return dtype == DType::kF32 && q.precision != Precision::kDefault ? 3 : 1;
 }
 
 }  // namespace transconv::cuda

@@ -46,10 +46,6 @@ struct Programme {
   int64_t packed_bytes, workspace_bytes;
 };
 
-inline int ProductsOf(const Problem& q, DType dtype) {
-  return dtype == DType::kF32 && q.precision != Precision::kDefault ? 3 : 1;
-}
-
 // Fills the programme for one shape; returns why it does not fit, or null.
 inline const char* MakeProgramme(const Problem& q, Pass pass, DType dtype, const Shape& shape,
                                  Programme* result) {
@@ -258,7 +254,6 @@ cudaError_t LaunchPack(const Call& call, const Programme& g) {
   p.m_blocks = g.m_blocks;
   p.slabs = g.slabs;
   p.taps = g.plan.taps;
-  p.residues = g.plan.h.residues;
   std::copy_n(g.plan.first_tap, kMaxResidues + 1, p.first_tap);
   std::copy_n(g.plan.tap_kernel, kMaxTileTaps, p.tap_kernel);
   const unsigned blocks = static_cast<unsigned>(q.groups * g.m_blocks * 64);

@@ -43,8 +43,7 @@ constexpr TileSize kTileSizes[] = {{4, 128}, {2, 128}, {8, 64}, {4, 64},  {2, 64
                                    {4, 32},  {2, 32},  {1, 32}, {16, 16}, {8, 16}, {4, 16}, {2, 16},
                                    {1, 16},  {16, 8},  {8, 8},  {4, 8},   {2, 8}};
 
-inline const char* MakeProgramme(const Problem& q, DType dtype, int products, TileSize size,
-                                 Programme* result) {
+inline const char* MakeProgramme(const Problem& q, int products, TileSize size, Programme* result) {
   Programme g;
   g.products = products;
   g.rows = size.rows;
@@ -92,7 +91,6 @@ inline const char* MakeProgramme(const Problem& q, DType dtype, int products, Ti
   g.slot_bytes = int64_t{4} * kSlotFloats * kWgradGroups * g.plan.slots * g.units;
   g.workspace_bytes = g.slot_bytes * g.splits;
   *result = g;
-  (void)dtype;
   return nullptr;
 }
 
@@ -111,12 +109,12 @@ inline const char* Choose(const Problem& q, Pass pass, DType dtype, Programme* b
   if (pass != Pass::kGradWeight) return "computes the weight gradient alone";
   if (dtype == DType::kF64) return "has no float64 instructions";
   if (const char* reason = TooLarge(q, dtype)) return reason;
-  const int products = dtype == DType::kF32 && q.precision != Precision::kDefault ? 3 : 1;
+  const int products = ProductsOf(q, dtype);
   const char* reason = nullptr;
   double least = std::numeric_limits<double>::infinity();
   for (const TileSize& size : kTileSizes) {
     Programme g;
-    const char* why = MakeProgramme(q, dtype, products, size, &g);
+    const char* why = MakeProgramme(q, products, size, &g);
     if (why != nullptr) {
       reason = why;
     } else if (Waste(q, g) < least) {
