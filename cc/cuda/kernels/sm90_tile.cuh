@@ -9,9 +9,8 @@
 //                        and store it as blocked-8 cells [chunk of 8 channels][cell][8]; a cell is
 //                        loaded and converted once and serves every tap
 //     1 weight warp      brings the packed weights of a few taps at a time by bulk copies
-//     8 consumer warps   two warpgroups, ROWS tile rows each: for every tap, one wgmma per row
-//     whose
-//                        pixel operand starts at the tap's cell; then the epilogue
+//     8 consumer warps   two warpgroups, ROWS tile rows each: for every tap, one wgmma per row,
+//                        whose pixel operand starts at the tap's cell; then the epilogue
 //
 // float32 is multiplied in float16 with a power-of-two scale that follows the data ("block
 // exponent"), which keeps TF32's 11-bit significands at twice its rate. The scale is kept while the

@@ -6,9 +6,8 @@
 //
 //     4 producer warps    gather a tile of x and its halo of dy in any layout, convert them to 16
 //                         bits and store them as cells; each is converted once for all taps
-//     12 consumer warps   three warpgroups with their own taps: up to three accumulators of 64 x
-//     64,
-//                         in one instruction where the taps are vertical neighbours
+//     12 consumer warps   three warpgroups with their own taps: up to three accumulators of
+//                         64 x 64, in one instruction where the taps are vertical neighbours
 //
 // The tiles are split over blocks; every block adds its sums, in float32 and at a fixed interval
 // (tensor-core accumulators truncate), to a private slot in the workspace. A second kernel adds the

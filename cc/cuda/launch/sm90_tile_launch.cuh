@@ -60,8 +60,6 @@ inline const char* MakeProgramme(const Problem& q, Pass pass, DType dtype, const
     return "the halo of a tile exceeds shared memory";
   }
   if (g.plan.w.residues > shape.res) return "more column residues than accumulators";
-  // Accumulators of residues that are not there would be half a tile of idle registers.
-  if (shape.res > 1 && g.plan.w.residues <= shape.res / 2) return "fewer column residues than half";
   const bool forward = pass == Pass::kForward;
   const int element = static_cast<int>(ByteWidth(dtype));
   g.m_per_group = static_cast<int>(forward ? q.out_per_group() : q.in_per_group());
@@ -120,7 +118,9 @@ inline double Waste(const Programme& g) {
   const double halo = static_cast<double>(g.plan.cells) /
                       (2.0 * g.shape.rows * g.shape.n * g.plan.h.planes * g.plan.w.planes);
   const double feed = g.shape.n == 32 ? 1.5 : 1.0;
-  return columns * rows * (feed + 0.5 * halo);
+  // Accumulators of residues that are not there are idle: only where no full tile fits.
+  const double idle = g.plan.w.residues <= g.shape.res / 2 ? 2.0 : 1.0;
+  return columns * rows * (feed + 0.5 * halo) * idle;
 }
 
 // The best programme of a problem; returns why there is none, or null.
