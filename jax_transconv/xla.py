@@ -21,15 +21,17 @@ from jax_transconv.spec import Precision, Spec
 __all__ = ["ROWS"]
 
 
-def _prepare(spec: Spec, platform: str) -> tuple[Spec, Any, Any]:
+def _prepare(spec: Spec, platform: str, sums: bool) -> tuple[Spec, Any, Any]:
     """The problem as XLA must see it, the dtype of its operands, and that of sums.
 
-    16-bit types are computed in float32 where XLA would accumulate in 16 bits, and HIGH
-    becomes HIGHEST where XLA would take it for DEFAULT.
+    16-bit types are computed in float32 where XLA would round in between: on CPUs, and
+    where several products are added (`sums`; XLA may multiply small operands in 16 bits
+    whatever type is asked of the result). HIGH becomes HIGHEST where XLA would take it
+    for DEFAULT.
     """
     dtype = jnp.dtype(spec.dtype)
     wide = jnp.dtype("float32") if spec.itemsize == 2 else dtype
-    if platform == "cpu":
+    if platform == "cpu" or sums:
         dtype = wide
     if platform == "cuda" and spec.geometry.precision == Precision.HIGH:
         geometry = dataclasses.replace(spec.geometry, precision=Precision.HIGHEST)
@@ -299,8 +301,8 @@ def _sum_bias(spec: Spec, dy: Any) -> Any:
 
 def _run_forward(compute: Callable[..., Any], sums: bool = False) -> Callable[..., Any]:
     def run(spec: Spec, platform: str, x: Any, w: Any, b: Any = None) -> Any:
-        spec, dtype, wide = _prepare(spec, platform)
-        out = wide if sums or b is not None else dtype
+        spec, dtype, wide = _prepare(spec, platform, sums)
+        out = dtype if b is None else wide
         y = compute(spec, x.astype(dtype), w.astype(dtype), out)
         return _add_bias(spec, y, b).astype(spec.dtype)
 
@@ -311,9 +313,9 @@ def _run_grad_input(
     compute: Callable[..., Any], sums: bool = False
 ) -> Callable[..., Any]:
     def run(spec: Spec, platform: str, dy: Any, w: Any) -> Any:
-        spec, dtype, wide = _prepare(spec, platform)
-        out = wide if sums else dtype
-        return compute(spec, dy.astype(dtype), w.astype(dtype), out).astype(spec.dtype)
+        spec, dtype, _ = _prepare(spec, platform, sums)
+        dx = compute(spec, dy.astype(dtype), w.astype(dtype), dtype)
+        return dx.astype(spec.dtype)
 
     return run
 
@@ -322,9 +324,8 @@ def _run_grad_weight(
     compute: Callable[..., Any], sums: bool = False
 ) -> Callable[..., Any]:
     def run(spec: Spec, platform: str, x: Any, dy: Any, *, bias: bool) -> list[Any]:
-        spec, dtype, wide = _prepare(spec, platform)
-        out = wide if sums else dtype
-        dw = compute(spec, x.astype(dtype), dy.astype(dtype), out).astype(spec.dtype)
+        spec, dtype, _ = _prepare(spec, platform, sums)
+        dw = compute(spec, x.astype(dtype), dy.astype(dtype), dtype).astype(spec.dtype)
         return [dw, _sum_bias(spec, dy).astype(spec.dtype)] if bias else [dw]
 
     return run
