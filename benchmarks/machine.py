@@ -49,11 +49,13 @@ def on_gpu() -> bool:
 
 
 def commit() -> str:
-    """This checkout's commit: from git, else from BENCH_COMMIT, else "unknown"."""
+    """This checkout's commit: from BENCH_COMMIT, for copies; else from git."""
+    if given := os.environ.get("BENCH_COMMIT"):
+        return given
     root = str(pathlib.Path(__file__).parents[1])
     name = _output("git", "-C", root, "rev-parse", "--short=10", "HEAD")
     if not name:
-        return os.environ.get("BENCH_COMMIT", "unknown")
+        return "unknown"
     changed = _output("git", "-C", root, "status", "--porcelain", "--", "jax_transconv")
     return f"{name}-dirty" if changed else name
 

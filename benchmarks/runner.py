@@ -13,6 +13,8 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import gc
+import itertools
+import math
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -26,6 +28,8 @@ MAIN_PASSES = ("fwd", "dx", "dw")
 _MAIN_PEERS = ("ours", "torch", "lax", "xla")
 # Code that only differs from "lax" in how it is called, and how far it is measured.
 _FEW_PASSES = {"lax_transpose": ("fwd", "step"), "flax": ("fwdb", "step")}
+# In the layout that isn't ours.
+_FOREIGN_PASSES = {"torch": MAIN_PASSES, "flax": ("step",)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,8 +86,10 @@ def _precisions(layer: Layer, peer: str, asked: Iterable[str], gpu: bool) -> lis
     asked = list(asked)
     if layer.dtype != "fp32" or not gpu:
         return ["default"]
-    if stats.is_ours(peer) or peer == "xla":
+    if stats.is_ours(peer):
         return asked
+    if peer == "xla":  # its HIGH would be TF32: our row takes HIGHEST for it
+        return list(dict.fromkeys("highest" if p == "high" else p for p in asked))
     if peer in ("flax", "flaggems", "lax_transpose"):
         return [p for p in asked if p == "default"]
     # DEFAULT meets the peers' strict float32 too; HIGH and HIGHEST meet nothing else.
@@ -128,11 +134,12 @@ def plan(layers: list[Layer], options: Options, gpu: bool) -> list[Group]:
         for variant in [*wanted, *other]:
             foreign = variant in other
             for peer in names:
-                if foreign and peer not in ("torch", "flax"):
+                if foreign and peer not in _FOREIGN_PASSES:
                     continue
+                few = _FOREIGN_PASSES if foreign else _FEW_PASSES
                 for precision in _precisions(variant, peer, options.precisions, gpu):
                     for pass_name in options.passes:
-                        if pass_name not in _FEW_PASSES.get(peer, options.passes):
+                        if pass_name not in few.get(peer, options.passes):
                             continue
                         item = Item(pass_name, precision, peer)
                         tier = 2 if foreign else _tier(item, variant)
@@ -192,6 +199,7 @@ class Session:
         self._say = say
         self._start = time.monotonic() if start is None else start
         self._seconds: list[float] = []  # an item, in each group so far
+        self._stages: list[float] = []  # when a group had compiled, and had checked
         self.abandoned = False
         self.trace = self._gpu
 
@@ -229,11 +237,22 @@ class Session:
             self._free()
             took = time.monotonic() - began
             self._seconds.append(took / len(todo[:fit]))
-            self._say(f"-- {label}: {len(rows)} rows in {took:.1f} s")
+            self._say(
+                f"-- {label}: {len(rows)} rows in {took:.1f} s{self._parts(began)}"
+            )
             if fit < len(todo):
                 self._say("budget spent: run again to go on")
                 return False
         return True
+
+    def _parts(self, began: float) -> str:
+        """What the time of a group went into."""
+        marks = [began, *self._stages, time.monotonic()]
+        self._stages = []
+        if len(marks) != 4:
+            return ""
+        spent = (b - a for a, b in itertools.pairwise(marks))
+        return " (compile {:.0f}, check {:.0f}, time {:.0f})".format(*spent)
 
     def _free(self) -> None:
         gc.collect()
@@ -253,6 +272,7 @@ class Session:
         rows: dict[Item, dict[str, Any]] = {}
         twins: dict[Item, Item] = {}
         ready = self._compile(layer, items, sets, rows, twins)
+        self._stages = [time.monotonic()]
         plans: dict[Item, timing.Schedule] = {}
         for item in list(ready):
             if self.left < 3.0:
@@ -275,6 +295,7 @@ class Session:
             if row["status"] != "ok":
                 self._say_row(row)
                 ready.pop(item)
+        self._stages.append(time.monotonic())
         self._time(list(ready), ready, plans, count, rows)
         for item, row in rows.items():
             if item in ready:
@@ -371,7 +392,8 @@ class Session:
         row["error"] = max(errors.values())
         strict = item.precision if self._gpu or layer.dtype != "fp32" else "highest"
         for worst in sorted(errors, key=lambda k: errors[k]):
-            allowed = stats.limit(layer.dtype, strict, worst)
+            terms = layer.n * math.prod(layer.size) if worst in ("dw", "db") else 1
+            allowed = stats.limit(layer.dtype, strict, worst, terms)
             if errors[worst] <= allowed:
                 continue
             row["status"] = "wrong"

@@ -32,14 +32,27 @@ def is_ours(peer: str) -> bool:
     return peer.partition("@")[0] == OURS
 
 
-def limit(dtype: str, precision: str, result: str = "y") -> float:
+_LONG_SUM = 2**20
+
+
+def limit(dtype: str, precision: str, result: str = "y", terms: int = 1) -> float:
     """Largest error at which a result still counts.
 
-    A bias gradient sums terms of both signs, which some libraries do in 16 bits: there
+    Tensor cores cut sums off instead of rounding them, so the error of one accumulator
+    grows in proportion to what it adds: beyond 2^20 terms a result gets more room. A
+    bias gradient sums terms of both signs, which some libraries do in 16 bits: there
     16-bit results get more room.
+
+    Args:
+        dtype: of `shapes.DTYPES`.
+        precision: the error class.
+        result: "y", "dx", "dw" or "db".
+        terms: the length of the sum behind one element.
     """
     allowed = _LIMITS.get((dtype, precision)) or _LIMITS[(dtype, "default")]
-    return allowed * (5 if result == "db" and dtype in ("fp16", "bf16") else 1)
+    if result == "db" and dtype in ("fp16", "bf16"):
+        allowed *= 5
+    return allowed * max(1.0, terms / _LONG_SUM)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -127,9 +127,9 @@ def _no_xla_fault(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     return f"XLA:CPU is wrong for 1 channel, 1 pixel and over {_MOST_FEATURES} results"
 
 
-# -- Which row is faster. On CPUs, from benchmarks/REPORT.md and the runs behind it; for
-# the Hopper rows, from benchmarks/NOTES.md. That cuda:simt beats XLA on groups is an
-# estimate: XLA has no fast form for them, but nothing of the kind has been timed. --
+# -- Which row is faster, from benchmarks/REPORT.md, benchmarks/NOTES.md and the runs
+# behind them. That cuda:simt beats XLA below 8 channels a group is an estimate: nothing
+# of the kind has been timed. --
 
 _SMALL_IMAGE = 64
 _MANY_CHANNELS = 128
@@ -194,15 +194,18 @@ def _hopper_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     return None
 
 
+_LIBRARY_CHANNELS = 8
+
+
 def _library_wins(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     """Where a vendor's library behind XLA beats the general CUDA kernel."""
     del facts
-    g = spec.geometry
-    pairs = zip(g.stride, g.dilation, strict=True)
-    strided_and_dilated = any(s > 1 and d > 1 for s, d in pairs)
-    if g.groups > 1 or (pass_name == _FORWARD and strided_and_dilated):
-        return None
-    return "a library's tensor-core convolution is faster for dense channels"
+    if spec.geometry.groups == 1:
+        return "a library's tensor-core convolution is faster for dense channels"
+    channels = min(spec.in_per_group, spec.out_per_group)
+    if pass_name != _WEIGHT and channels >= _LIBRARY_CHANNELS:
+        return f"a library is faster from {_LIBRARY_CHANNELS} channels a group on"
+    return None
 
 
 _FORWARD, _INPUT, _WEIGHT = targets.PASSES

@@ -37,6 +37,9 @@ def test_limits_tell_tf32_from_float32():
     assert stats.limit("bf16", "highest") == stats.limit("bf16", "default")
     assert stats.limit("bf16", "default", "db") > stats.limit("bf16", "default")
     assert stats.limit("fp32", "default", "db") == stats.limit("fp32", "default")
+    short = stats.limit("fp32", "highest", "dw", 2**20)
+    assert short == stats.limit("fp32", "highest")
+    assert stats.limit("fp32", "highest", "dw", 2**23) == 8 * short
 
 
 def test_default_meets_the_faster_of_tf32_and_strict():
