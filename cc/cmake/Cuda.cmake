@@ -91,11 +91,15 @@ transconv_cuda_library(transconv_cuda_simt
 transconv_cuda_library(transconv_cuda_sm90
   ARCHITECTURES 90a-real
   SOURCES
+    cc/cuda/launch/sm90_rolling_16bit.cu
+    cc/cuda/launch/sm90_rolling_f32.cu
     cc/cuda/launch/sm90_tile_f32.cu
     cc/cuda/launch/sm90_tile_f32x3.cu
     cc/cuda/launch/sm90_tile_f16.cu
     cc/cuda/launch/sm90_tile_bf16.cu
     cc/cuda/launch/sm90_wgrad_f32.cu
+    cc/cuda/launch/sm90_wgrad_rolling_16bit.cu
+    cc/cuda/launch/sm90_wgrad_rolling_f32.cu
     cc/cuda/launch/sm90_wgrad_16bit.cu)
 
 nanobind_add_module(_cuda STABLE_ABI NB_STATIC NOMINSIZE

@@ -23,6 +23,8 @@ struct KernelTable {
   void (*bias_grad[4])(const WeightGradView&, int64_t item);
   void (*depthwise_pack[4])(const DepthwiseView&, int64_t item);
   void (*depthwise[4])(const DepthwiseView&, int64_t item);
+  void (*depthwise_rows[4])(const DepthwiseRowsView&, int64_t item, void* scratch);
+  int64_t (*depthwise_rows_scratch[4])(const DepthwiseRowsView&);
   void (*depthwise_grad[4])(const DepthwiseView&, int64_t item);
   void (*direct[4])(const DirectView&, int64_t begin, int64_t end);
 };

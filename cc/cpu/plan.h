@@ -57,6 +57,13 @@ struct DepthwisePlan : PlanStorage {
   std::vector<PhaseView> phases_h, phases_w;
 };
 
+struct DepthwiseRowsPlan : PlanStorage {
+  DepthwiseRowsView view{};
+  int64_t items = 0;
+  std::vector<PhaseView> phases_h;
+  std::vector<RowTapsView> phases_w;
+};
+
 // Elements of workspace, in the compute type; -1 on overflow.
 int64_t GatherWorkspace(const Problem& problem);
 int64_t WeightGradWorkspace(const Problem& problem, DType dtype);
@@ -71,6 +78,10 @@ void PlanWeightGrad(const Problem& problem, DType dtype, WeightGradPlan* plan);
 bool IsChannelsLastDepthwise(const Problem& problem);
 int64_t DepthwiseSlices(const Problem& problem);
 void PlanDepthwise(Pass pass, const Problem& problem, int64_t threads, DepthwisePlan* plan);
+
+// Depthwise with rows of one channel. False if the problem is not one for it: it keeps whole rows
+// in the cache, and leaves problems of a few long rows to the tiles of PlanGather.
+bool PlanDepthwiseRows(Pass pass, const Problem& problem, int64_t threads, DepthwiseRowsPlan* plan);
 
 }  // namespace transconv::cpu
 

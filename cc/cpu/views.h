@@ -204,6 +204,47 @@ struct DepthwiseView {
   void* packed;        // [tap][channel]; grad_weight: [slice][channel][tap]
 };
 
+// The taps of destination positions phase, phase + num_phases, ... of a row.
+struct RowTapsView {
+  int64_t first;  // its first tap, counting those of all phases before it
+  int64_t num_taps;
+  const int64_t* offsets;  // in a split source row, of the source of element 0
+};
+
+// Depthwise with rows of one channel: forward and grad_input. A source row is split in `split`
+// planes, element q of plane a being its position split*q + a, with zeros on both sides.
+struct DepthwiseRowsView {
+  int64_t images;  // planes of the tensors: batch times channels
+  int64_t channels;
+  int64_t taps;
+  int64_t kernel_w;
+  PhasesView h;
+
+  int64_t source_len;  // along w
+  int64_t destination_len;
+  int64_t split;
+  int64_t zeros;     // before element 0 of a plane
+  int64_t elements;  // of a plane, from 0 on, beyond which no tap reaches
+  int64_t plane_stride;
+  int64_t row_stride;  // of all planes of a row
+  int64_t num_rows;    // that are kept, a power of two: row i at place i modulo num_rows
+  int64_t num_phases;  // along w
+  const RowTapsView* phases;
+  int64_t num_taps;       // along w, that some phase has
+  const int64_t* kernel;  // of each of them, phase by phase: its index along w in the weight
+
+  int64_t images_per_item;
+  int64_t elements_per_item;  // along h, of all its phases
+  int64_t items_per_image;
+  int64_t rows_at_once;  // of a phase, for which rows enough are kept
+
+  const void* src;
+  void* dst;
+  const void* weight;
+  const void* bias;   // or null
+  DirectView direct;  // for channels whose weights are not finite
+};
+
 }  // namespace transconv::cpu
 
 #endif  // TRANSCONV_CPU_VIEWS_H_

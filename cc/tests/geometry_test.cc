@@ -120,6 +120,46 @@ Triples ByPhases(const transconv::cpu::PhasesView& view, bool forward) {
   return all;
 }
 
+// Along w, by the places of taps in a split source row.
+Triples BySplitRows(const transconv::cpu::DepthwiseRowsView& v, bool forward) {
+  Triples all;
+  const int64_t count = (v.destination_len + v.num_phases - 1) / v.num_phases;
+  for (int64_t p = 0; p < v.num_phases; ++p) {
+    const auto& phase = v.phases[p];
+    for (int64_t t = 0; t < phase.num_taps; ++t) {
+      const int64_t plane = phase.offsets[t] / v.plane_stride;
+      const int64_t first = phase.offsets[t] % v.plane_stride - v.zeros;
+      CHECK(phase.offsets[t] >= 0 && plane < v.split);
+      CHECK(phase.first + t < v.num_taps && v.num_taps <= v.kernel_w);
+      // Whole vectors of 16 stay within the plane.
+      CHECK(v.zeros + first + (count + 15) / 16 * 16 <= v.plane_stride);
+      CHECK(first + count <= v.elements);
+      for (int64_t e = 0; e < count && e * v.num_phases + p < v.destination_len; ++e) {
+        const int64_t from = (first + e) * v.split + plane, to = e * v.num_phases + p;
+        if (first + e < 0 || from >= v.source_len) continue;
+        const int64_t k = v.kernel[phase.first + t];
+        forward ? all.insert({from, k, to}) : all.insert({to, k, from});
+      }
+    }
+  }
+  return all;
+}
+
+// All rows that some destination rows next to each other read have places of their own.
+void KeptRows(const transconv::cpu::DepthwiseRowsView& v) {
+  CHECK(v.split * v.plane_stride <= v.row_stride);
+  CHECK(v.num_rows > 0 && (v.num_rows & (v.num_rows - 1)) == 0);
+  for (int64_t p = 0; p < v.h.num_phases; ++p) {
+    const auto& phase = v.h.phases[p];
+    for (int64_t a = 0; a < phase.num_taps; ++a) {
+      for (int64_t b = 0; b < phase.num_taps; ++b) {
+        const int64_t apart = (v.rows_at_once - 1) * phase.source_step;
+        CHECK(phase.offsets[a] + apart - phase.offsets[b] < v.num_rows);
+      }
+    }
+  }
+}
+
 void Plans(const Axis& axis, int64_t channels) {
   const Triples expected = Definition(axis);
   CHECK(ByResidues(axis) == expected);
@@ -156,6 +196,15 @@ void Plans(const Axis& axis, int64_t channels) {
       PlanDepthwise(pass, p, threads, &depthwise);
       CHECK(ByPhases(depthwise.view.h, forward) == expected);
       CHECK(ByPhases(depthwise.view.w, forward) == expected);
+      Problem one = p;
+      one.groups = channels;
+      transconv::cpu::DepthwiseRowsPlan rows;
+      if (!PlanDepthwiseRows(pass, one, threads, &rows)) continue;
+      CHECK(ByPhases(rows.view.h, forward) == expected);
+      CHECK(BySplitRows(rows.view, forward) == expected);
+      CHECK(rows.view.items_per_image * rows.view.elements_per_item >= rows.view.h.phases[0].count);
+      CHECK(rows.items * rows.view.images_per_item >= p.batch * channels);
+      KeptRows(rows.view);
     }
   }
   transconv::cpu::WeightGradPlan plan;

@@ -171,27 +171,39 @@ def _taps_lose(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
 
 _FEW_PIXELS = 1 << 17
 _FEW_CHANNELS = 16
+_HALF_TILE = 32
 
 
-def _hopper_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
-    """Where a vendor's library behind XLA beats the Hopper kernels."""
-    del facts
-    g = spec.geometry
-    if g.groups > 1:
-        if min(spec.in_per_group, spec.out_per_group) < _FEW_CHANNELS:
-            return f"fewer than {_FEW_CHANNELS} channels a group waste its tiles of 64"
-        return None  # XLA has no library for groups with a stride
-    if spec.dtype == "float32" and g.precision > Precision.DEFAULT:
-        return None  # the library falls back to kernels many times slower
-    if g.layout == "NHWC":
-        return "a library's channels-last convolution is faster"
-    if spec.itemsize == 2:
-        return "a library's 16-bit convolution is faster"
-    if spec.batch * spec.in_size[0] * spec.in_size[1] < _FEW_PIXELS:
-        return f"fewer than {_FEW_PIXELS} input pixels do not fill its tiles"
-    if pass_name == _WEIGHT and spec.is_strided and g.dilation == (1, 1):
-        return "a library's strided filter gradient is faster"
-    return None
+def _hopper_loses(*fast_in_16_bits: str) -> Rule:
+    """Where a vendor's library behind XLA beats a Hopper kernel.
+
+    Args:
+        fast_in_16_bits: the passes in which the kernel beats 16-bit libraries, too.
+    """
+
+    def defers(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
+        del facts
+        g = spec.geometry
+        channels = spec.in_per_group, spec.out_per_group
+        if g.groups > 1:
+            if min(channels) < _FEW_CHANNELS:
+                return f"fewer than {_FEW_CHANNELS} channels a group waste its tiles"
+            return None  # XLA has no library for groups with a stride
+        if spec.dtype == "float32" and g.precision > Precision.DEFAULT:
+            if pass_name == _WEIGHT and max(channels) <= _HALF_TILE:
+                return f"{_HALF_TILE} channels waste three quarters of its tiles"
+            return None  # the library falls back to kernels many times slower
+        if g.layout == "NHWC":
+            return "a library's channels-last convolution is faster"
+        if spec.itemsize == 2 and pass_name not in fast_in_16_bits:
+            return "a library's 16-bit convolution is faster"
+        if spec.batch * spec.in_size[0] * spec.in_size[1] < _FEW_PIXELS:
+            return f"fewer than {_FEW_PIXELS} input pixels do not fill its tiles"
+        if pass_name == _WEIGHT and spec.is_strided and g.dilation == (1, 1):
+            return "a library's strided filter gradient is faster"
+        return None
+
+    return defers
 
 
 _LIBRARY_CHANNELS = 8
@@ -203,7 +215,8 @@ def _library_wins(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     if spec.geometry.groups == 1:
         return "a library's tensor-core convolution is faster for dense channels"
     channels = min(spec.in_per_group, spec.out_per_group)
-    if pass_name != _WEIGHT and channels >= _LIBRARY_CHANNELS:
+    exact = spec.dtype == "float32" and spec.geometry.precision > Precision.DEFAULT
+    if channels >= _LIBRARY_CHANNELS and not (exact and pass_name == _WEIGHT):
         return f"a library is faster from {_LIBRARY_CHANNELS} channels a group on"
     return None
 
@@ -229,16 +242,28 @@ def _kernel(row: str, *rules: Rule) -> Rule:
 CANDIDATES: tuple[Candidate, ...] = (
     Candidate("xla:empty", targets.PASSES, _only_empty),
     Candidate(
+        "cuda:sm90_rolling",
+        (_FORWARD, _INPUT),
+        _kernel("cuda:sm90_rolling", _hopper),
+        _hopper_loses(),
+    ),
+    Candidate(
         "cuda:sm90_tile",
         (_FORWARD, _INPUT),
         _kernel("cuda:sm90_tile", _hopper),
-        _hopper_loses,
+        _hopper_loses(),
+    ),
+    Candidate(
+        "cuda:sm90_wgrad_rolling",
+        (_WEIGHT,),
+        _kernel("cuda:sm90_wgrad_rolling", _hopper),
+        _hopper_loses(_WEIGHT),
     ),
     Candidate(
         "cuda:sm90_wgrad",
         (_WEIGHT,),
         _kernel("cuda:sm90_wgrad", _hopper),
-        _hopper_loses,
+        _hopper_loses(),
     ),
     Candidate("cuda:simt", targets.PASSES, _kernel("cuda:simt"), _library_wins),
     Candidate("cpu:depthwise", targets.PASSES, _kernel("cpu:depthwise")),

@@ -142,9 +142,18 @@ TRANSCONV_INLINE void StoreNarrow(T* p, Vec<Compute<T>> v) {
 // The first `count` lanes.
 template <typename C>
 TRANSCONV_INLINE void StorePart(C* p, Vec<C> v, int64_t count) {
+#ifdef __AVX512F__
+  const unsigned mask = (1u << count) - 1;
+  if constexpr (sizeof(C) == 4) {
+    _mm512_mask_storeu_ps(p, static_cast<__mmask16>(mask), v);
+  } else {
+    _mm512_mask_storeu_pd(p, static_cast<__mmask8>(mask), v);
+  }
+#else
   alignas(64) C all[kLanes<C>];
   Store(all, v);
   for (int64_t i = 0; i < count; ++i) p[i] = all[i];
+#endif
 }
 
 }  // namespace transconv::cpu::TRANSCONV_ISA

@@ -98,6 +98,88 @@ TRANSCONV_INLINE void SplitBlock(const ShuffleTable<C>& table, const Vec<C>* in,
   }
 }
 
+// Lane i of the result comes from lane source(i) of a and b, laid end to end.
+template <typename C, typename F>
+TRANSCONV_INLINE Vec<C> ShuffleBy(Vec<C> a, Vec<C> b, F source) {
+  MaskVec<C> index;
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes<C>; ++i) index[i] = source(i);
+  return Shuffle<C>(a, b, index);
+}
+
+// kSplit vectors that follow each other in a row to one vector of each plane, and back. The lanes
+// are constants here, so that no table is needed; even splits are halved.
+template <typename C, int kSplit>
+TRANSCONV_INLINE void SplitVectorsOf(Vec<C>* v) {
+  constexpr int kL = kLanes<C>;
+  if constexpr (kSplit % 2 == 0) {
+    Vec<C> even[kSplit / 2], odd[kSplit / 2];
+#pragma GCC unroll 4
+    for (int i = 0; i < kSplit / 2; ++i) {
+      even[i] = ShuffleBy<C>(v[2 * i], v[2 * i + 1], [](int j) { return 2 * j; });
+      odd[i] = ShuffleBy<C>(v[2 * i], v[2 * i + 1], [](int j) { return 2 * j + 1; });
+    }
+    SplitVectorsOf<C, kSplit / 2>(even);
+    SplitVectorsOf<C, kSplit / 2>(odd);
+#pragma GCC unroll 4
+    for (int i = 0; i < kSplit / 2; ++i) {
+      v[2 * i] = even[i];
+      v[2 * i + 1] = odd[i];
+    }
+  } else if constexpr (kSplit > 1) {
+    Vec<C> out[kSplit];
+#pragma GCC unroll 8
+    for (int p = 0; p < kSplit; ++p) {
+      out[p] = v[0];
+#pragma GCC unroll 8
+      for (int i = 1; i < kSplit; ++i) {
+        out[p] = ShuffleBy<C>(out[p], v[i], [p, i](int j) {
+          const int from = j * kSplit + p;
+          return from / kL == i ? kL + from % kL : i == 1 && from < kL ? from : j;
+        });
+      }
+    }
+#pragma GCC unroll 8
+    for (int p = 0; p < kSplit; ++p) v[p] = out[p];
+  }
+}
+
+template <typename C, int kSplit>
+TRANSCONV_INLINE void JoinVectorsOf(Vec<C>* v) {
+  constexpr int kL = kLanes<C>;
+  if constexpr (kSplit % 2 == 0) {
+    Vec<C> even[kSplit / 2], odd[kSplit / 2];
+#pragma GCC unroll 4
+    for (int i = 0; i < kSplit / 2; ++i) {
+      even[i] = v[2 * i];
+      odd[i] = v[2 * i + 1];
+    }
+    JoinVectorsOf<C, kSplit / 2>(even);
+    JoinVectorsOf<C, kSplit / 2>(odd);
+#pragma GCC unroll 4
+    for (int i = 0; i < kSplit / 2; ++i) {
+      v[2 * i] = ShuffleBy<C>(even[i], odd[i], [](int j) { return j / 2 + j % 2 * kL; });
+      v[2 * i + 1] =
+          ShuffleBy<C>(even[i], odd[i], [](int j) { return kL / 2 + j / 2 + j % 2 * kL; });
+    }
+  } else if constexpr (kSplit > 1) {
+    Vec<C> out[kSplit];
+#pragma GCC unroll 8
+    for (int t = 0; t < kSplit; ++t) {
+      out[t] = v[0];
+#pragma GCC unroll 8
+      for (int i = 1; i < kSplit; ++i) {
+        out[t] = ShuffleBy<C>(out[t], v[i], [t, i](int j) {
+          const int to = t * kL + j, plane = to % kSplit, from = to / kSplit;
+          return plane == i ? kL + from : i == 1 && plane == 0 ? from : j;
+        });
+      }
+    }
+#pragma GCC unroll 8
+    for (int t = 0; t < kSplit; ++t) v[t] = out[t];
+  }
+}
+
 }  // namespace transconv::cpu::TRANSCONV_ISA
 
 #endif  // TRANSCONV_CPU_KERNELS_SHUFFLE_H_

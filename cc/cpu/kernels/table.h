@@ -5,6 +5,7 @@
 #include "cpu/isa.h"
 #include "cpu/kernels/convert.h"
 #include "cpu/kernels/depthwise.h"
+#include "cpu/kernels/depthwise_rows.h"
 #include "cpu/kernels/direct.h"
 #include "cpu/kernels/gather.h"
 #include "cpu/kernels/grad_item.h"
@@ -36,6 +37,7 @@ const KernelTable kTable = {
     TRANSCONV_EACH(WeightGrad),       TRANSCONV_EACH(WeightGradScratch),
     TRANSCONV_EACH(WeightGradReduce), TRANSCONV_EACH(BiasGrad),
     TRANSCONV_EACH(DepthwisePack),    TRANSCONV_EACH(Depthwise),
+    TRANSCONV_EACH(DepthwiseRows),    TRANSCONV_EACH(DepthwiseRowsScratch),
     TRANSCONV_EACH(DepthwiseGrad),    TRANSCONV_EACH(Direct),
 };
 

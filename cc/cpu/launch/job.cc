@@ -81,6 +81,8 @@ class DirectFallback {
   void Need() { needed_.store(true, std::memory_order_relaxed); }
   bool Needed() const { return needed_.load(std::memory_order_relaxed); }
 
+  const DirectView& view() const { return view_; }
+
   // One of `items` equal shares.
   void Run(const KernelTable& kernels, int dtype, int64_t item, int64_t items) const {
     const int64_t share = CeilDiv(rows_, items), begin = std::min(rows_, item * share);
@@ -177,6 +179,46 @@ class WeightGradJob : public Job {
   int dtype_;
   WeightGradPlan plan_;
   int64_t bias_items_ = 0;
+  int64_t scratch_bytes_ = 0;
+};
+
+// Forward and grad_input of depthwise problems with rows of one channel.
+class DepthwiseRowsJob : public Job {
+ public:
+  // Null when PlanDepthwiseRows leaves the problem to others.
+  static std::shared_ptr<Job> Make(const Call& call) {
+    auto job = std::make_shared<DepthwiseRowsJob>(call);
+    return job->planned_ ? job : nullptr;
+  }
+
+  explicit DepthwiseRowsJob(const Call& call)
+      : kernels_(Kernels()), dtype_(static_cast<int>(call.dtype)) {
+    const int64_t threads = MultiplyAdds(call.problem) < kTinyWork ? 1 : call.threads;
+    planned_ = PlanDepthwiseRows(call.pass, call.problem, threads, &plan_);
+    if (!planned_) return;
+    DepthwiseRowsView& v = plan_.view;
+    v.direct = DirectFallback(call).view();
+    v.src = v.direct.src;
+    v.dst = v.direct.dst;
+    v.weight = v.direct.weight;
+    v.bias = v.direct.bias;
+    scratch_bytes_ = kernels_.depthwise_rows_scratch[dtype_](v);
+    AddStage(0, plan_.items);
+    SetWorkers(threads);
+  }
+
+ private:
+  bool RunItem(int, int64_t item) override {
+    void* scratch = ThreadScratch(scratch_bytes_);
+    if (scratch == nullptr) return false;
+    kernels_.depthwise_rows[dtype_](plan_.view, item, scratch);
+    return true;
+  }
+
+  const KernelTable& kernels_;
+  int dtype_;
+  bool planned_ = false;
+  DepthwiseRowsPlan plan_;
   int64_t scratch_bytes_ = 0;
 };
 
@@ -326,6 +368,9 @@ std::shared_ptr<Job> MakeJob(const Call& call) {
     return std::make_shared<DepthwiseJob>(call);
   }
   if (call.pass == Pass::kGradWeight) return std::make_shared<WeightGradJob>(call);
+  if (call.algorithm == Algorithm::kCpuDepthwise) {
+    if (std::shared_ptr<Job> job = DepthwiseRowsJob::Make(call)) return job;
+  }
   return std::make_shared<GatherJob>(IsOnePixelProduct(call) ? OnePixelProduct(call) : call);
 }
 

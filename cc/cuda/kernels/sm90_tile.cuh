@@ -28,6 +28,7 @@
 
 #include "core/divider.h"
 #include "core/tile_plan.h"
+#include "cuda/kernels/store_rows.cuh"
 #include "cuda/primitives/operand.cuh"
 #include "cuda/primitives/ptx.cuh"
 #include "cuda/primitives/wgmma.cuh"
@@ -350,8 +351,6 @@ struct Consumer {
   using Operand = typename Element<T>::Operand;
   static constexpr bool kScaled = sizeof(T) == 4;
   static constexpr int kRegisters = N / 2;
-  static constexpr int kAlign = 16 / sizeof(T);   // elements of one 16-byte piece
-  static constexpr int kSector = 32 / sizeof(T);  // elements of one 32-byte sector
 
   const TileParams& p;
   Control& control;
@@ -360,71 +359,27 @@ struct Consumer {
   const int group;   // warpgroup, 0 or 1
   const int warp, lane;
 
-  // Stores one tile row of this warp's 16 channels in NCHW: eight channels at a time are staged,
-  // residues interleaved, and each then leaves as one bulk copy of its 16-byte-aligned middle.
-  // Tiles are cut where the address is a multiple of 32 bytes: partial sectors halve the store
-  // rate.
   template <typename Value>
-  __device__ void StoreRows(Value value, const Tile& tile, int tile_row) {
+  __device__ __forceinline__ void StoreRows(const Value& value, const Tile& tile, int tile_row) {
     const int row = (tile.row + tile_row) * p.target_step_h + tile.residue;
     if (row >= p.target_h) return;
-    const int quad = lane % 4, channel_lane = lane / 4;
-    const int step = p.target_step_w;
-    const int origin = tile.column * step;
-    const bool first = tile.strip == 0,
-               final = tile.strip + 1 == static_cast<int>(p.by_strip.divisor);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int m0 = tile.m_block * 64 + warp * 16 + half * 8;
-      const auto offset_of = [&](int m) {
-        return tile.image * p.target_batch +
-               (static_cast<int64_t>(tile.group) * p.m_per_group + m) * p.target_channel +
-               row * p.target_row;
-      };
-      if (lane < 8) ptx::BulkWaitRead<0>();
-      __syncwarp();
-      // Staged column 0 is where the address of (row, origin) was last aligned.
-      const int phase = static_cast<int>((offset_of(m0 + channel_lane) + origin) & (kAlign - 1));
-      T* out = staging + channel_lane * p.staging_pitch + phase;
-#pragma unroll
-      for (int r = 0; r < RES; ++r) {
-        if (r < p.residues_w) {
-#pragma unroll
-          for (int j = 0; j < N / 8; ++j) {
-            const int v = 8 * j + 2 * quad;
-            out[v * step + r] = Round<T>(value(r, half, 4 * j + 2 * half));
-            out[(v + 1) * step + r] = Round<T>(value(r, half, 4 * j + 2 * half + 1));
-          }
-        }
-      }
-      ptx::FenceAsync();
-      __syncwarp();
-      if (lane < 8 && m0 + lane < p.m_per_group) {
-        const int64_t offset = offset_of(m0 + lane);
-        int lo = max(origin, 0), hi = min(origin + N * step, p.target_w);
-        if (p.lead > 0) {
-          const int cut = tile.strip * p.strip;
-          const int sector = static_cast<int>((offset + cut) & (kSector - 1));
-          lo = first ? 0 : cut - sector;
-          hi = final ? p.target_w : cut + p.strip - sector;
-        }
-        T* const to = static_cast<T*>(p.target) + offset;
-        const T* const from = staging + lane * p.staging_pitch +
-                              static_cast<int>((offset + origin) & (kAlign - 1)) - origin;
-        // The first and last column whose 16-byte piece lies wholly inside.
-        const int skew = static_cast<int>(offset & (kAlign - 1));
-        int begin = ((lo + skew + kAlign - 1) & ~(kAlign - 1)) - skew;
-        int end = ((hi + skew) & ~(kAlign - 1)) - skew;
-        if (begin >= end) begin = end = max(lo, hi);
-        for (int x = lo; x < min(begin, hi); ++x) to[x] = from[x];
-        for (int x = end; x < hi; ++x) to[x] = from[x];
-        if (begin < end) {
-          ptx::BulkStore(to + begin, ptx::SharedAddress(from + begin),
-                         (end - begin) * static_cast<int>(sizeof(T)));
-        }
-        ptx::BulkCommit();
-      }
-    }
+    const int m = tile.m_block * 64 + warp * 16;
+    const StripRow strip{
+        tile.image * p.target_batch +
+            (static_cast<int64_t>(tile.group) * p.m_per_group + m) * p.target_channel +
+            row * p.target_row,
+        p.target_channel,
+        p.m_per_group - m,
+        p.target_w,
+        tile.column * p.target_step_w,
+        p.target_step_w,
+        p.residues_w,
+        tile.strip,
+        static_cast<int>(p.by_strip.divisor),
+        p.strip,
+        p.lead};
+    StoreStripRow<T, N, RES>(value, strip, static_cast<T*>(p.target), staging, p.staging_pitch,
+                             lane);
   }
 
   // In NHWC the eight lanes of one pixel write eight consecutive channels: whole sectors.

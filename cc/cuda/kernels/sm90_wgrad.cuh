@@ -452,60 +452,6 @@ __global__ void __launch_bounds__(kThreads, 1) WgradKernel(const __grid_constant
   }
 }
 
-// Adds the slots of all splits in their order, and puts every weight where it belongs.
-struct SumParams {
-  const float* slots;
-  void* dw;  // (in_channels, out_channels / groups, kh, kw)
-  int in_per_group, out_per_group, in_blocks, out_blocks, passes, units, splits, slots_per_group;
-  int taps;
-  int64_t count;  // float4 of one split
-  int16_t tap[kWgradMaxLanes * kWgradMaxSlots];
-};
-
-constexpr int kSumThreads = 128;
-
-template <typename T>
-__global__ void __launch_bounds__(kSumThreads) SumSlotsKernel(const __grid_constant__ SumParams p) {
-  const int64_t i = blockIdx.x * static_cast<int64_t>(kSumThreads) + threadIdx.x;
-  if (i >= p.count) return;
-  // i = ((unit * warpgroups + group) * slots + slot) * 8 + j) * 128 + thread
-  const int thread = static_cast<int>(i % 128), j = static_cast<int>(i / 128 % 8);
-  const int64_t tile = i / 1024;
-  const int slot = static_cast<int>(tile % p.slots_per_group);
-  const int group = static_cast<int>(tile / p.slots_per_group % kWgradGroups);
-  int unit = static_cast<int>(tile / p.slots_per_group / kWgradGroups);
-  const int pass = unit % p.passes;
-  unit /= p.passes;
-  const int out_block = unit % p.out_blocks;
-  unit /= p.out_blocks;
-  const int in_block = unit % p.in_blocks, channel_group = unit / p.in_blocks;
-  const int tap = p.tap[(pass * kWgradGroups + group) * p.slots_per_group + slot];
-  if (tap < 0) return;
-
-  const float4* at = reinterpret_cast<const float4*>(p.slots) + i;
-  float sum[4] = {};
-#pragma unroll 8
-  for (int s = 0; s < p.splits; ++s, at += p.count) {
-    const float4 v = *at;
-    sum[0] += v.x;
-    sum[1] += v.y;
-    sum[2] += v.z;
-    sum[3] += v.w;
-  }
-#pragma unroll
-  for (int e = 0; e < 4; ++e) {
-    const int in = in_block * 64 + 16 * (thread / 32) + thread % 32 / 4 + 8 * (e / 2);
-    const int out = out_block * 64 + 8 * j + 2 * (thread % 4) + e % 2;
-    if (in < p.in_per_group && out < p.out_per_group) {
-      const int64_t place =
-          ((static_cast<int64_t>(channel_group) * p.in_per_group + in) * p.out_per_group + out) *
-              p.taps +
-          tap;
-      static_cast<T*>(p.dw)[place] = Round<T>(sum[e]);
-    }
-  }
-}
-
 }  // namespace transconv::cuda::sm90_wgrad
 
 #endif  // TRANSCONV_CUDA_KERNELS_SM90_WGRAD_CUH_

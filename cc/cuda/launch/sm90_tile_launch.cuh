@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 
 #include "core/geometry.h"
 #include "core/tile_plan.h"
@@ -70,7 +71,8 @@ inline const char* MakeProgramme(const Problem& q, Pass pass, DType dtype, const
   const int sector = 32 / element;
   const bool cut =
       shape.res == 1 && q.layout == Layout::kNCHW && shape.n >= 64 && g.plan.w.target % sector != 0;
-  g.lead = cut ? sector - 1 : 0;
+  // Rows start at multiples of their pitch, so only multiples of this divisor occur.
+  g.lead = cut ? sector - static_cast<int>(std::gcd(g.plan.w.target, int64_t{sector})) : 0;
   g.strip = cut ? shape.n - sector : shape.n;
   g.tiles_x = static_cast<int>(
       std::max<int64_t>(CeilDiv(g.plan.max_target_columns() + g.lead - shape.n, g.strip), 0) + 1);
@@ -84,9 +86,7 @@ inline const char* MakeProgramme(const Problem& q, Pass pass, DType dtype, const
   g.chunk_pitch = g.plan.cells * 16;
   g.stage_bytes = (shape.products == 1 ? 2 : 4) * g.chunk_pitch;
   g.weight_bytes = g.chunk_taps * shape.products * kTapBytes;
-  // Twelve words past a multiple of 32: the eight channels of a fragment hit different banks.
-  const int words = (shape.n * static_cast<int>(g.plan.w.target_step) * element + 16 + 3) / 4;
-  g.staging_pitch = ((words + 19) / 32 * 32 + 12) * 4 / element;
+  g.staging_pitch = StagingPitch(shape.n * static_cast<int>(g.plan.w.target_step), element);
   const int staging =
       q.layout == Layout::kNCHW ? kConsumerWarps * 8 * g.staging_pitch * element : 0;
   const int table = 3 * 4 * 32 * static_cast<int>(CeilDiv(g.plan.cells, 32));

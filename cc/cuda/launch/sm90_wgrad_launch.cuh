@@ -10,6 +10,7 @@
 #include "core/wgrad_plan.h"
 #include "cuda/call.h"
 #include "cuda/kernels/sm90_wgrad.cuh"
+#include "cuda/kernels/sum_slots.cuh"
 #include "cuda/launch/sm90_limits.h"
 
 namespace transconv::cuda::sm90_wgrad {

@@ -48,6 +48,9 @@ __device__ __forceinline__ float PowerOfTwo(int exponent) {
 __device__ __forceinline__ float ScaleOf(int exponent) {
   return PowerOfTwo(kTargetExponent - exponent);
 }
+__device__ __forceinline__ int ExponentOf(float scale) {
+  return kTargetExponent - ((__float_as_int(scale) >> 23) - 127);
+}
 // Whether a block whose largest scaled magnitude this is (a float16 pattern) needs another scale.
 // `may_fall`: nothing has been summed with the present one yet.
 __device__ __forceinline__ bool LeavesWindow(uint32_t largest, bool may_fall) {

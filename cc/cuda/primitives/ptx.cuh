@@ -100,24 +100,24 @@ __device__ __forceinline__ void StoreShared128(uint32_t shared, uint4 v) {
                : "memory");
 }
 
-// -- loads that do not stay in the way --
+// -- loads that do not stay in the way; zero where `wanted` is --
 
-__device__ __forceinline__ float LoadIf(const float* p, bool wanted) {
+__device__ __forceinline__ float LoadIf(const float* p, uint32_t wanted) {
   float v;
   asm volatile(
       "{ .reg .pred q; setp.ne.b32 q, %2, 0; mov.f32 %0, 0f00000000;\n"
       "@q ld.global.nc.f32 %0, [%1]; }"
       : "=f"(v)
-      : "l"(p), "r"(static_cast<int>(wanted)));
+      : "l"(p), "r"(wanted));
   return v;
 }
-__device__ __forceinline__ uint16_t LoadIf(const uint16_t* p, bool wanted) {
+__device__ __forceinline__ uint16_t LoadIf(const uint16_t* p, uint32_t wanted) {
   uint16_t v;
   asm volatile(
       "{ .reg .pred q; setp.ne.b32 q, %2, 0; mov.b16 %0, 0;\n"
       "@q ld.global.nc.b16 %0, [%1]; }"
       : "=h"(v)
-      : "l"(p), "r"(static_cast<int>(wanted)));
+      : "l"(p), "r"(wanted));
   return v;
 }
 

@@ -47,6 +47,7 @@ __device__ __forceinline__ void Pin(float (&d)[N]) {
   TRANSCONV_D4(d, i), TRANSCONV_D4(d, i + 4), TRANSCONV_D4(d, i + 8), TRANSCONV_D4(d, i + 12)
 #define TRANSCONV_D32(d, i) TRANSCONV_D16(d, i), TRANSCONV_D16(d, i + 16)
 #define TRANSCONV_D64(d, i) TRANSCONV_D32(d, i), TRANSCONV_D32(d, i + 32)
+#define TRANSCONV_D68(d, i) TRANSCONV_D64(d, i), TRANSCONV_D4(d, i + 64)
 
 #define TRANSCONV_R16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define TRANSCONV_R32 \
@@ -55,6 +56,7 @@ __device__ __forceinline__ void Pin(float (&d)[N]) {
   TRANSCONV_R32                                                                                   \
   ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54," \
   "%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define TRANSCONV_R68 TRANSCONV_R64 ",%64,%65,%66,%67"
 
 // D[64 x N] (+)= A[64 x 16] B[16 x N], both K-major; `accumulate` 0 overwrites D.
 template <typename Operand, int N>
@@ -77,9 +79,11 @@ struct Multiply;
 TRANSCONV_WGMMA(__half, "f16", 32, TRANSCONV_D16, TRANSCONV_R16, "16", "17", "18")
 TRANSCONV_WGMMA(__half, "f16", 64, TRANSCONV_D32, TRANSCONV_R32, "32", "33", "34")
 TRANSCONV_WGMMA(__half, "f16", 128, TRANSCONV_D64, TRANSCONV_R64, "64", "65", "66")
+TRANSCONV_WGMMA(__half, "f16", 136, TRANSCONV_D68, TRANSCONV_R68, "68", "69", "70")
 TRANSCONV_WGMMA(__nv_bfloat16, "bf16", 32, TRANSCONV_D16, TRANSCONV_R16, "16", "17", "18")
 TRANSCONV_WGMMA(__nv_bfloat16, "bf16", 64, TRANSCONV_D32, TRANSCONV_R32, "32", "33", "34")
 TRANSCONV_WGMMA(__nv_bfloat16, "bf16", 128, TRANSCONV_D64, TRANSCONV_R64, "64", "65", "66")
+TRANSCONV_WGMMA(__nv_bfloat16, "bf16", 136, TRANSCONV_D68, TRANSCONV_R68, "68", "69", "70")
 
 #undef TRANSCONV_WGMMA
 
@@ -117,6 +121,33 @@ TRANSCONV_WGMMA_PIXELS(__half, "f16")
 TRANSCONV_WGMMA_PIXELS(__nv_bfloat16, "bf16")
 
 #undef TRANSCONV_WGMMA_PIXELS
+
+// The same with flat accumulators, for any number of columns.
+template <typename Operand, int N>
+struct MultiplyRows;
+
+#define TRANSCONV_R48 \
+  TRANSCONV_R32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+#define TRANSCONV_D48(d, i) TRANSCONV_D32(d, i), TRANSCONV_D16(d, i + 32)
+#define TRANSCONV_D96(d, i) TRANSCONV_D64(d, i), TRANSCONV_D32(d, i + 64)
+
+#define TRANSCONV_WGMMA_ROWS(Operand, type, N, D, R, a, b)                                         \
+  template <>                                                                                      \
+  struct MultiplyRows<Operand, N> {                                                                \
+    static __device__ __forceinline__ void Run(float (&d)[N / 2], uint64_t A, uint64_t B) {        \
+      asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type " {" R "}, %" a \
+                   ", %" b ", 1, 1, 1, 1, 1;"                                                      \
+                   : D(d, 0)                                                                       \
+                   : "l"(A), "l"(B));                                                              \
+    }                                                                                              \
+  };
+
+TRANSCONV_WGMMA_ROWS(__half, "f16", 96, TRANSCONV_D48, TRANSCONV_R48, "48", "49")
+TRANSCONV_WGMMA_ROWS(__half, "f16", 192, TRANSCONV_D96, TRANSCONV_R96, "96", "97")
+TRANSCONV_WGMMA_ROWS(__nv_bfloat16, "bf16", 96, TRANSCONV_D48, TRANSCONV_R48, "48", "49")
+TRANSCONV_WGMMA_ROWS(__nv_bfloat16, "bf16", 192, TRANSCONV_D96, TRANSCONV_R96, "96", "97")
+
+#undef TRANSCONV_WGMMA_ROWS
 
 }  // namespace transconv::cuda::wgmma
 

@@ -1,0 +1,185 @@
+// The rolling programmes of stride 1: pure C++, tested without a GPU.
+//
+// A block owns a strip of columns and walks down the image, two rows ("a pair") a step. Shared
+// memory is a ring of items, one pair of rows each, as cells of eight channels:
+//
+//     [row][chunk of 8 channels][column][8]
+//
+// so that every row is loaded and converted once, not once for every tile that it borders on.
+// A step multiplies the pair of its own item and needs the rows of the next item below it: three
+// vertical taps. Items come in segments, runs of steps in one image; a segment of n steps is n + 1
+// items, of which the last only lends its rows.
+#ifndef TRANSCONV_CORE_ROLLING_PLAN_H_
+#define TRANSCONV_CORE_ROLLING_PLAN_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+
+#include "core/geometry.h"
+
+namespace transconv {
+
+constexpr int kRollingSlots = 3;  // items of a ring: two at work, one being filled
+constexpr int kRollingTaps = 3;   // vertical and horizontal taps that a block covers
+
+// Walks over the items of a block's share of all steps: image by image, pair by pair.
+struct RollingWalk {
+  int image, item;   // `item` is also the pair that the item's rows start with
+  int end;           // the segment's last item
+  int left;          // steps behind this segment
+  bool first, more;  // the first item of its segment; not past the end
+
+  // `pairs` are those of an image.
+  TRANSCONV_HOST_DEVICE RollingWalk(int pairs, int first_step, int steps)
+      : image(first_step / pairs), item(first_step % pairs), left(steps) {
+    Begin(pairs);
+  }
+  TRANSCONV_HOST_DEVICE void Begin(int pairs) {
+    first = true;
+    more = left > 0;
+    end = pairs - item < left ? pairs : item + left;
+    left -= end - item;
+  }
+  TRANSCONV_HOST_DEVICE void Next(int pairs) {
+    if (item < end) {
+      ++item;
+      first = false;
+    } else {
+      ++image;
+      item = 0;
+      Begin(pairs);
+    }
+  }
+  // Whether a step starts at this item: its own rows are multiplied, not only lent.
+  TRANSCONV_HOST_DEVICE bool steps() const { return item < end; }
+  TRANSCONV_HOST_DEVICE bool last() const { return item == end && left == 0; }
+};
+
+// One share of `steps` steps for each of `shares` blocks, as even as possible.
+TRANSCONV_HOST_DEVICE inline int RollingShare(int64_t steps, int shares, int index) {
+  return static_cast<int>(steps * index / shares);
+}
+
+// Shared memory of the weight gradient: rings of dy and x. A window of dy never wraps, because the
+// first slot's dy is stored a second time behind the last slot.
+template <int COLUMNS, int IN_HALVES, int OUT_HALVES>
+struct RollingWgradRing {
+  static constexpr int kColumns = COLUMNS;                       // of x in a strip
+  static constexpr int kDyColumns = COLUMNS + kRollingTaps - 1;  // of dy
+  static constexpr int kXChunks = 4 * IN_HALVES, kDyChunks = 4 * OUT_HALVES;
+  static constexpr int kXChunk = COLUMNS * 16, kDyChunk = kDyColumns * 16;  // bytes
+  static constexpr int kXRow = kXChunks * kXChunk, kDyRow = kDyChunks * kDyChunk;
+  static constexpr int kXItem = 2 * kXRow, kDyItem = 2 * kDyRow;
+  static constexpr int kXAt = (kRollingSlots + 1) * kDyItem;
+  // The operand of x has 64 rows; those of chunks that aren't there read on, for nothing.
+  static constexpr int kBytes = kXAt + kRollingSlots * kXItem + (IN_HALVES == 1 ? 4 * kXChunk : 0);
+
+  // Producer warp w owns chunks w and w + 4 and works in rounds of a few units, 32 cells each: part
+  // of a row, or several rows. dy comes first. The columns of dy beyond COLUMNS are the tail: one
+  // unit more, a cell for each of the first 4 * OUT_HALVES lanes.
+  static constexpr int kUnits = 4;
+  static constexpr int kGroups = COLUMNS / 32;  // units in a row
+  static constexpr int kDyRounds = OUT_HALVES * 2 * kGroups / kUnits;
+  static constexpr int kRounds = kDyRounds + IN_HALVES * 2 * kGroups / kUnits;
+  static_assert(kUnits % kGroups == 0 || kGroups % kUnits == 0, "rounds start alike");
+  struct Round {
+    bool is_dy;
+    int half, row, group;  // of the chunks; of its first unit
+  };
+  TRANSCONV_HOST_DEVICE static constexpr Round RoundOf(int r) {
+    const bool is_dy = r < kDyRounds;
+    const int unit = (is_dy ? r : r - kDyRounds) * kUnits;
+    return {is_dy, unit / (2 * kGroups), unit / kGroups % 2, unit % kGroups};
+  }
+  // Unit i of a round, relative to its first.
+  TRANSCONV_HOST_DEVICE static constexpr int UnitRow(int i) { return i / kGroups; }
+  TRANSCONV_HOST_DEVICE static constexpr int UnitGroup(int i) { return i % kGroups; }
+  TRANSCONV_HOST_DEVICE static constexpr int TailHalf(int lane) { return lane / 4; }
+  TRANSCONV_HOST_DEVICE static constexpr int TailRow(int lane) { return lane / 2 % 2; }
+  TRANSCONV_HOST_DEVICE static constexpr int TailColumn(int lane) { return COLUMNS + lane % 2; }
+  // Where a cell lies; dy from 0 on, x from kXAt on.
+  TRANSCONV_HOST_DEVICE static constexpr int DyCell(int slot, int row, int chunk, int column) {
+    return slot * kDyItem + row * kDyRow + chunk * kDyChunk + column * 16;
+  }
+  TRANSCONV_HOST_DEVICE static constexpr int XCell(int slot, int row, int chunk, int column) {
+    return kXAt + slot * kXItem + row * kXRow + chunk * kXChunk + column * 16;
+  }
+};
+
+// Shared memory of the forward pass and the gradient of x: a ring of source rows. A row's columns
+// beyond 128, which taps and strips cut at sectors need, are its tail.
+template <int N, int HALVES>
+struct RollingTileRing {
+  static constexpr int kChunks = 4 * HALVES;
+  static constexpr int kMaxTail = 16, kBody = 128;
+  static_assert(N <= kBody + kMaxTail, "the tail is one unit");
+
+  // Eight producer warps. With all eight chunks, warp w owns chunk w and its rounds are the two
+  // rows; with four, it owns a row of chunk w % 4. A round is the body of one row in units of 32
+  // cells; the tail unit serves both rows of chunk, or the warp's one.
+  static constexpr int kUnits = kBody / 32;
+  static constexpr int kRounds = HALVES;
+  TRANSCONV_HOST_DEVICE static constexpr int ChunkOf(int warp) { return warp % kChunks; }
+  TRANSCONV_HOST_DEVICE static constexpr int FirstRow(int warp) {
+    return HALVES == 2 ? 0 : warp / kChunks;
+  }
+  TRANSCONV_HOST_DEVICE static constexpr int TailRow(int warp, int lane) {
+    return HALVES == 2 ? lane / 16 : FirstRow(warp);
+  }
+  TRANSCONV_HOST_DEVICE static constexpr int TailLanes() { return 16 * HALVES; }
+};
+
+// Bytes between parts of that ring, for rows of `columns` cells.
+struct RollingTilePitch {
+  int chunk, row, item;
+  TRANSCONV_HOST_DEVICE static RollingTilePitch Of(int columns, int chunks) {
+    return {columns * 16, chunks * columns * 16, 2 * chunks * columns * 16};
+  }
+};
+
+// How target rows are cut into strips. Rows whose pitch is no multiple of a 32-byte sector are cut
+// where their own addresses are: strip i of a row that starts at element `offset` stores from
+// column i * width - (offset + i * width) % sector on, up to where the next strip begins.
+struct RollingStrips {
+  int n;      // columns that a strip computes
+  int width;  // columns between two strips, whole sectors
+  int lead;   // columns that strip 0 computes before column 0
+  int64_t count;
+  static RollingStrips Of(int64_t target, int element_bytes) {
+    const int sector = 32 / element_bytes;
+    RollingStrips s;
+    const bool cut = target % sector != 0;
+    // Eight columns more make up for the lead, or, in 16 bits, for half of it: not worth having.
+    s.n = cut && sector == 8 ? 136 : 128;
+    // Rows start at multiples of their pitch, so only multiples of this divisor occur.
+    s.lead = cut ? sector - static_cast<int>(std::gcd(target, int64_t{sector})) : 0;
+    s.width = cut ? (s.n - s.lead) / sector * sector : s.n;
+    s.count = std::max<int64_t>(CeilDiv(target + s.lead - s.n, s.width), 0) + 1;
+    return s;
+  }
+};
+
+// One axis of these passes: target t takes tap k's weight times source t + first + (tap's place).
+struct RollingAxis {
+  int64_t source, target, first;
+  int64_t kernel;
+  bool reversed;
+  RollingAxis(const Axis& axis, Pass pass)
+      : source(pass == Pass::kForward ? axis.in : axis.out),
+        target(pass == Pass::kForward ? axis.out : axis.in),
+        first(pass == Pass::kForward ? axis.crop_lo - (axis.kernel - 1) : -axis.crop_lo),
+        kernel(axis.kernel),
+        reversed(pass == Pass::kForward) {}
+  int64_t TapAt(int64_t place) const { return reversed ? kernel - 1 - place : place; }
+};
+
+// First channel of a chunk. The last chunk of a ragged count is moved back, so that all eight
+// channels exist; those that the chunk before has too are computed twice and written once.
+TRANSCONV_HOST_DEVICE inline int RollingChannel(int channels, int chunk) {
+  return 8 * chunk < channels - 8 ? 8 * chunk : channels - 8;
+}
+
+}  // namespace transconv
+
+#endif  // TRANSCONV_CORE_ROLLING_PLAN_H_

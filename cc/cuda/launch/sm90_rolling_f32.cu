@@ -1,0 +1,34 @@
+// The rolling forward pass and gradient of x in float32, and the algorithm's entry.
+#include "cuda/call.h"
+#include "cuda/launch/sm90_rolling_launch.cuh"
+
+namespace transconv::cuda {
+namespace sm90_rolling {
+
+cudaError_t LaunchF32(const Call& call, const Programme& g) { return LaunchType<float>(call, g); }
+
+namespace {
+
+const char* Supports(Pass pass, const Problem& problem, DType dtype) {
+  Programme g;
+  return Choose(problem, pass, dtype, &g);
+}
+
+int64_t Workspace(Pass pass, const Problem& problem, DType dtype) {
+  Programme g;
+  return Choose(problem, pass, dtype, &g) == nullptr ? g.workspace_bytes : -1;
+}
+
+cudaError_t Launch(const Call& call) {
+  Programme g;
+  if (Choose(call.problem, call.pass, call.dtype, &g) != nullptr) return cudaErrorNotSupported;
+  return call.dtype == DType::kF32 ? LaunchF32(call, g) : Launch16Bit(call, g);
+}
+
+}  // namespace
+}  // namespace sm90_rolling
+
+const KernelEntry kCudaSm90RollingEntry = {Algorithm::kCudaSm90Rolling, sm90_rolling::Supports,
+                                           sm90_rolling::Workspace, sm90_rolling::Launch};
+
+}  // namespace transconv::cuda

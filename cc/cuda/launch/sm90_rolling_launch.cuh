@@ -1,0 +1,185 @@
+// Host side of the rolling forward pass and gradient of x: strips, shared memory, launches.
+#ifndef TRANSCONV_CUDA_LAUNCH_SM90_ROLLING_LAUNCH_CUH_
+#define TRANSCONV_CUDA_LAUNCH_SM90_ROLLING_LAUNCH_CUH_
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#include "core/geometry.h"
+#include "core/rolling_plan.h"
+#include "cuda/call.h"
+#include "cuda/kernels/pack_weights.cuh"
+#include "cuda/kernels/sm90_rolling.cuh"
+#include "cuda/launch/sm90_limits.h"
+
+namespace transconv::cuda::sm90_rolling {
+
+// Blocks that fill a Hopper machine.
+constexpr int kBlocks = 132;
+constexpr int kSharedBytes = 227 * 1024;  // what one block may have
+
+struct Programme {
+  int n, halves;
+  int m_per_group, k_per_group, m_blocks, units;
+  int pairs, strips, shares, strip, lead, columns;
+  int weight_bytes, ring_at, staging_at, staging_pitch, shared_bytes;
+  int64_t packed_bytes, workspace_bytes;
+};
+
+// The programme of a problem; returns why there is none, or null.
+inline const char* Choose(const Problem& q, Pass pass, DType dtype, Programme* result) {
+  if (pass == Pass::kGradWeight) return "computes no weight gradient";
+  if (dtype == DType::kF64) return "has no float64 instructions";
+  if (ProductsOf(q, dtype) != 1) return "multiplies float32 once: precision DEFAULT alone";
+  if (q.layout != Layout::kNCHW) return "reads rows of one channel: NCHW alone";
+  if (std::max({q.h.stride, q.w.stride, q.h.dilation, q.w.dilation}) != 1) {
+    return "needs stride 1 and dilation 1";
+  }
+  if (const char* reason = TooLarge(q, dtype)) return reason;
+  constexpr int64_t kInt = std::numeric_limits<int32_t>::max();
+  Programme g;
+  const RollingAxis h(q.h, pass), w(q.w, pass);
+  const bool forward = pass == Pass::kForward;
+  const int element = static_cast<int>(ByteWidth(dtype));
+  const int64_t k = forward ? q.in_per_group() : q.out_per_group();
+  const int64_t m = forward ? q.out_per_group() : q.in_per_group();
+  if (k % 8 != 0 || k > 64) return "needs a multiple of 8 source channels a group, at most 64";
+  if (q.h.kernel > kRollingTaps) return "needs a kernel of at most 3 rows";
+  if (q.w.kernel > RollingTileRing<136, 2>::kMaxTail) return "the kernel is too wide";
+  g.k_per_group = static_cast<int>(k);
+  g.m_per_group = static_cast<int>(m);
+  g.halves = k > 32 ? 2 : 1;
+  const RollingStrips strip = RollingStrips::Of(w.target, element);
+  g.n = strip.n;
+  g.strip = strip.width;
+  g.lead = strip.lead;
+  g.columns = g.n + static_cast<int>(q.w.kernel) - 1;
+  if (g.columns > 128 + RollingTileRing<136, 2>::kMaxTail) return "the kernel is too wide";
+  const int64_t strips = strip.count;
+  if (strips * g.n * 2 > w.target * 3) return "rows are too short for its strips";
+  const int64_t m_blocks = CeilDiv(m, 64), units = q.groups * m_blocks;
+  const int64_t pairs = CeilDiv(h.target, 2), steps = q.batch * pairs;
+  if (steps > kInt || units > kInt / kBlocks || strips > kInt / kBlocks / units) {
+    return "more than 2^31 steps or blocks";
+  }
+  g.m_blocks = static_cast<int>(m_blocks);
+  g.units = static_cast<int>(units);
+  g.pairs = static_cast<int>(pairs);
+  g.strips = static_cast<int>(strips);
+  g.shares = static_cast<int>(std::clamp<int64_t>(kBlocks / (strips * units), 1, steps));
+
+  const auto align = [](int bytes) { return (bytes + 127) / 128 * 128; };
+  g.weight_bytes = static_cast<int>(q.taps()) * 2 * g.halves * kTapBytes;
+  const int ring = kRollingSlots * RollingTilePitch::Of(g.columns, 4 * g.halves).item;
+  g.ring_at = align(kControlBytes + g.weight_bytes);
+  g.staging_at = align(g.ring_at + ring);
+  g.staging_pitch = StagingPitch(g.n, element);
+  g.shared_bytes = g.staging_at + kConsumerWarps * 8 * g.staging_pitch * element;
+  if (g.shared_bytes > kSharedBytes) return "weights and rows exceed shared memory";
+  g.packed_bytes = CeilDiv(units * g.weight_bytes, 256) * 256;
+  g.workspace_bytes = g.packed_bytes + (dtype == DType::kF32 ? 4 * q.groups * m : 0);
+  *result = g;
+  return nullptr;
+}
+
+inline RollingParams ParamsOf(const Call& call, const Programme& g) {
+  const Problem& q = call.problem;
+  const bool forward = call.pass == Pass::kForward;
+  const RollingAxis h(q.h, call.pass), w(q.w, call.pass);
+  const int64_t element = static_cast<int64_t>(ByteWidth(call.dtype));
+  RollingParams p{};
+  p.source = forward ? call.x : call.y;
+  p.target = forward ? call.y : call.x;
+  p.bias = call.vector;
+  p.weights = static_cast<const uint8_t*>(call.workspace);
+  p.scales = reinterpret_cast<const float*>(p.weights + g.packed_bytes);
+  p.source_channel = static_cast<uint32_t>(h.source * w.source * element);
+  p.source_batch = (forward ? q.in_channels : q.out_channels) * p.source_channel;
+  p.target_channel = h.target * w.target;
+  p.target_batch = (forward ? q.out_channels : q.in_channels) * p.target_channel;
+  p.source_h = static_cast<int>(h.source);
+  p.source_w = static_cast<int>(w.source);
+  p.target_h = static_cast<int>(h.target);
+  p.target_w = static_cast<int>(w.target);
+  p.first_row = static_cast<int>(h.first);
+  p.first_column = static_cast<int>(w.first);
+  p.batch = static_cast<int>(q.batch);
+  p.pairs = g.pairs;
+  p.groups = static_cast<int>(q.groups);
+  p.k_per_group = g.k_per_group;
+  p.m_per_group = g.m_per_group;
+  p.m_blocks = g.m_blocks;
+  p.slabs = 2 * g.halves;
+  p.taps_h = static_cast<int>(q.h.kernel);
+  p.taps_w = static_cast<int>(q.w.kernel);
+  p.strips = g.strips;
+  p.shares = g.shares;
+  p.strip = g.strip;
+  p.lead = g.lead;
+  p.columns = g.columns;
+  p.weight_bytes = g.weight_bytes;
+  p.ring_at = g.ring_at;
+  p.staging_at = g.staging_at;
+  p.staging_pitch = g.staging_pitch;
+  return p;
+}
+
+template <typename T>
+cudaError_t LaunchPack(const Call& call, const Programme& g) {
+  const Problem& q = call.problem;
+  const RollingAxis h(q.h, call.pass), w(q.w, call.pass);
+  const bool forward = call.pass == Pass::kForward;
+  PackParams p{};
+  p.weight = call.w;
+  p.packed = static_cast<uint8_t*>(call.workspace);
+  p.scales = reinterpret_cast<float*>(p.packed + g.packed_bytes);
+  const int64_t taps = q.taps(), row = q.out_per_group() * taps;
+  p.stride_m = forward ? taps : row;
+  p.stride_k = forward ? row : taps;
+  p.stride_group = q.in_per_group() * row;
+  p.groups = static_cast<int>(q.groups);
+  p.m_per_group = g.m_per_group;
+  p.k_per_group = g.k_per_group;
+  p.m_blocks = g.m_blocks;
+  p.slabs = 2 * g.halves;
+  p.taps = static_cast<int>(taps);
+  std::fill(p.first_tap + 1, p.first_tap + kMaxResidues + 1, p.taps);
+  for (int y = 0; y < q.h.kernel; ++y) {
+    for (int x = 0; x < q.w.kernel; ++x) {
+      p.tap_kernel[y * q.w.kernel + x] = static_cast<int16_t>(h.TapAt(y) * q.w.kernel + w.TapAt(x));
+    }
+  }
+  const unsigned blocks = static_cast<unsigned>(g.units * 64);
+  PackWeightsKernel<T, 1><<<blocks, kPackThreads, 0, call.stream>>>(p);
+  return cudaGetLastError();
+}
+
+template <typename T, int N, int HALVES>
+cudaError_t LaunchKernel(const Call& call, const Programme& g) {
+  auto* kernel = RollingTileKernel<T, N, HALVES>;
+  const cudaError_t status =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, g.shared_bytes);
+  if (status != cudaSuccess) return status;
+  const unsigned blocks = static_cast<unsigned>(g.units * g.strips * g.shares);
+  kernel<<<blocks, kThreads, g.shared_bytes, call.stream>>>(ParamsOf(call, g));
+  return cudaGetLastError();
+}
+
+template <typename T>
+cudaError_t LaunchType(const Call& call, const Programme& g) {
+  const cudaError_t status = LaunchPack<T>(call, g);
+  if (status != cudaSuccess) return status;
+  if (g.n == 128) {
+    return g.halves == 2 ? LaunchKernel<T, 128, 2>(call, g) : LaunchKernel<T, 128, 1>(call, g);
+  }
+  return g.halves == 2 ? LaunchKernel<T, 136, 2>(call, g) : LaunchKernel<T, 136, 1>(call, g);
+}
+
+// One per element size, each in a file of its own.
+cudaError_t LaunchF32(const Call& call, const Programme& g);
+cudaError_t Launch16Bit(const Call& call, const Programme& g);
+
+}  // namespace transconv::cuda::sm90_rolling
+
+#endif  // TRANSCONV_CUDA_LAUNCH_SM90_ROLLING_LAUNCH_CUH_
