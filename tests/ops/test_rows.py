@@ -75,7 +75,7 @@ def program(case, pass_name: str, backend: str, **keywords):
     return jax.jit(grad_weight, keep_unused=True), ("x", "dy", "w", "b")
 
 
-def problem(case, platform: str):
+def problem(case, platform: str, **keywords):
     """The checked problem, as the planner sees it."""
     x_shape = case.x_shape
     if case.layout == "NHWC":
@@ -85,7 +85,7 @@ def problem(case, platform: str):
         jax.ShapeDtypeStruct(x_shape, dtype),
         jax.ShapeDtypeStruct(case.weight_shape, dtype),
         platform=platform,
-        **case.kwargs,
+        **{**case.kwargs, **keywords},
     ).spec
 
 
@@ -194,19 +194,64 @@ def test_rows_keep_the_dtype_without_x64(row, dtype):
                 oracle.assert_close(value, want[name], dtype, what=name)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(
+            *(row,),
+            id=row.name,
+            marks=[pytest.mark.cuda] if row.backend == "cuda" else [],
+        )
+        for row in plan.CANDIDATES
+        if row.backend != "xla"
+    ],
+)
+def test_wide_rows(row, dtype):
+    """Strips, shares and their seams; what is not written shows as NaN."""
+    device = jax.devices(row.backend)[0]
+    ran = set()
+    for case in cases.WIDE:
+        case = case.replace(dtype=dtype)
+        data, want = _reference(case)
+        spec = problem(case, row.backend, precision="default")
+        arrays = cases.put(case, data, device)
+        arrays = dict(zip(("x", "w", "b", "dy"), arrays, strict=True))
+        for pass_name in row.passes:
+            if why_not(row, pass_name, spec, row.backend) is not None:
+                continue
+            run, names = program(case, pass_name, row.name, precision="default")
+            args = [arrays[n] for n in names]
+            compiled = run.lower(*args).compile()
+            jax.device_put(np.full(2**21, np.nan), device).block_until_ready()
+            for name, value in zip(
+                _RESULTS[pass_name], jax.tree.leaves(compiled(*args)), strict=True
+            ):
+                oracle.assert_close(
+                    value, want[name], dtype, precision="default", what=name
+                )
+            ran.add(pass_name)
+    if row.name != "cpu:depthwise":
+        assert ran == set(row.passes)
+
+
 @pytest.mark.cuda
 @pytest.mark.parametrize("precision", ["default", "high", "highest"])
 @pytest.mark.parametrize("row", plan.CANDIDATES, ids=lambda row: row.name)
 def test_precision_classes_on_cuda(row, precision):
     """Each word of `precision` is at least as good as its class, on every row."""
     case = cases.Case("precision", 4, 64, 48, 14, 13, 3, 4, (2, 2), (1, 1))
+    if "rolling" in row.name:  # stride 1 and long rows are what it is for
+        case = cases.WIDE[0]
     data, want = _reference(case)
-    spec = problem(case, "cuda")
+    spec = problem(case, "cuda", precision=precision)
     arrays = cases.put(case, data, jax.devices("cuda")[0])
     arrays = dict(zip(("x", "w", "b", "dy"), arrays, strict=True))
     ran = 0
     for pass_name in row.passes:
-        if why_not(row, pass_name, spec, "cuda") is not None:
+        reason = why_not(row, pass_name, spec, "cuda")
+        if reason is not None:
+            ran += "precision" in reason
             continue
         run, names = program(case, pass_name, row.name, precision=precision)
         results = jax.tree.leaves(run(*(arrays[n] for n in names)))
@@ -223,16 +268,20 @@ def test_precision_classes_on_cuda(row, precision):
     "platform", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
 )
 @pytest.mark.parametrize("row", plan.CANDIDATES, ids=lambda row: row.name)
-@pytest.mark.parametrize("kind", ["dense", "depthwise", "grouped"])
+@pytest.mark.parametrize("kind", ["dense", "depthwise", "grouped", "wide"])
 def test_rows_repeat_their_bits(platform, row, kind):
     """The same bits, ten times over: no order of addition is left open."""
     channels = {"dense": (24, 20, 1), "depthwise": (24, 24, 24), "grouped": (24, 12, 4)}
-    cin, cout, groups = channels[kind]
-    case = cases.Case(
-        f"bits-{kind}", 3, cin, cout, 17, 15, 3, 4, (2, 1), (1, 2), groups=groups
-    )
+    keywords = {}
+    if kind == "wide":  # the rolling rows' one precision
+        case, keywords = cases.WIDE[0], {"precision": "default"}
+    else:
+        cin, cout, groups = channels[kind]
+        case = cases.Case(
+            f"bits-{kind}", 3, cin, cout, 17, 15, 3, 4, (2, 1), (1, 2), groups=groups
+        )
     data, _ = _reference(case)
-    spec = problem(case, platform)
+    spec = problem(case, platform, **keywords)
     arrays = cases.put(case, data, jax.devices(platform)[0])
     arrays = dict(zip(("x", "w", "b", "dy"), arrays, strict=True))
     for pass_name in row.passes:
@@ -240,7 +289,7 @@ def test_rows_repeat_their_bits(platform, row, kind):
             continue
         if row.backend == "xla" and platform == "cuda":
             continue  # cuDNN's choice is XLA's to make repeatable
-        run, names = program(case, pass_name, row.name)
+        run, names = program(case, pass_name, row.name, **keywords)
         args = [arrays[n] for n in names]
         first = [np.asarray(r).view(np.uint32) for r in jax.tree.leaves(run(*args))]
         for _ in range(9):
