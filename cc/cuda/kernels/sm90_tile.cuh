@@ -40,7 +40,7 @@ constexpr int kProducerWarps = 7;
 constexpr int kConsumerWarps = 8;
 constexpr int kProducers = 32 * kProducerWarps;
 constexpr int kThreads = 32 * (kProducerWarps + 1 + kConsumerWarps);
-constexpr int kProducerRegisters = 88, kConsumerRegisters = 168;
+constexpr int kProducerRegisters = 80, kConsumerRegisters = 176;
 constexpr int kUnits = 4;          // gathers in flight per producer: 8 channels of one cell each
 constexpr int kSlabChannels = 16;  // one wgmma step
 constexpr int kMaxStages = 8;

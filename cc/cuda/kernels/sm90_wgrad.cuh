@@ -272,20 +272,16 @@ struct Consumer {
     const uint64_t a_base =
         wgmma::Descriptor(p.pixel_groups == 0 ? 128 : p.x_row_bytes, p.x_row_bytes / 8) |
         (stages >> 4);
-    uint64_t b_base[SLOTS];
+    const uint64_t b_base =
+        wgmma::Descriptor(p.pixel_groups == 0 ? 128 : p.dy_row_bytes, p.dy_row_bytes / 8) |
+        (stages >> 4);
+    uint32_t b_start[SLOTS];
 #pragma unroll
     for (int s = 0; s < SLOTS; ++s) {
       // A slot without a tap repeats another one's work; its sums are never read.
       const int row = p.row[lane_of_taps + s], column = p.column[lane_of_taps + s];
-      b_base[s] =
-          (wgmma::Descriptor(p.pixel_groups == 0 ? 128 : p.dy_row_bytes, p.dy_row_bytes / 8) |
-           (stages >> 4)) +
-          static_cast<uint32_t>((p.dy_at + row * p.dy_row_bytes) / 16 + column);
+      b_start[s] = static_cast<uint32_t>((p.dy_at + row * p.dy_row_bytes) / 16 + column);
     }
-    float4* slot =
-        reinterpret_cast<float4*>(p.slots) +
-        (static_cast<int64_t>(blockIdx.x) * kWgradGroups + group) * SLOTS * (kSlotFloats / 4) +
-        thread;
     int stage = 0;
     uint32_t parity = 0;
     bool first = true;
@@ -310,14 +306,18 @@ struct Consumer {
             for (int i = 0; i < 32; ++i) sum[s][i] *= factor;
           }
         }
-        Accumulate(sum, a_base + static_cast<uint32_t>(stage * (p.stage_bytes >> 4)), b_base,
-                   static_cast<uint32_t>(stage * (p.stage_bytes >> 4)));
+        Accumulate(sum, a_base + static_cast<uint32_t>(stage * (p.stage_bytes >> 4)),
+                   b_base + static_cast<uint32_t>(stage * (p.stage_bytes >> 4)), b_start);
         if (thread % 32 == 0) ptx::BarrierArrive(ptx::SharedAddress(&control.empty[stage]));
         if (++stage == p.stages) {
           stage = 0;
           parity ^= 1;
         }
       }
+      float4* const slot =
+          reinterpret_cast<float4*>(p.slots) +
+          (static_cast<int64_t>(blockIdx.x) * kWgradGroups + group) * SLOTS * (kSlotFloats / 4) +
+          thread;
       // Two steps: the product of both scales may leave float32's range.
       const float scale = kScaled ? PowerOfTwo(exponent / 2 - kTargetExponent) : 1.f;
       const float scale_too = kScaled ? PowerOfTwo(exponent - exponent / 2 - kTargetExponent) : 1.f;
@@ -326,6 +326,8 @@ struct Consumer {
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
           float4* const at = slot + (s * 8 + j) * 128;
+          // Not all loads at once: they would need as many registers as the sums.
+          asm volatile("" ::: "memory");
           const float4 old = first ? make_float4(0.f, 0.f, 0.f, 0.f) : *at;
           *at = make_float4(old.x + sum[s][4 * j] * scale * scale_too,
                             old.y + sum[s][4 * j + 1] * scale * scale_too,
@@ -338,8 +340,8 @@ struct Consumer {
   }
 
   // Adds one stage: all its rows, 16 pixels at a time.
-  __device__ __forceinline__ void Accumulate(float (&sum)[SLOTS][32], uint64_t a,
-                                             const uint64_t (&b_base)[SLOTS], uint32_t offset) {
+  __device__ __forceinline__ void Accumulate(float (&sum)[SLOTS][32], uint64_t a, uint64_t b,
+                                             const uint32_t (&b_start)[SLOTS]) {
     const int across = p.pixel_groups == 0 ? p.columns / 16 : 1;  // steps in a row
     const int down = p.pixel_groups == 0 ? p.rows : p.rows / 2;
     const uint32_t x_down = (p.x_row_bytes >> 4) * (p.pixel_groups == 0 ? 1 : 2);
@@ -351,15 +353,15 @@ struct Consumer {
       for (int y = 0; y < down; ++y) {
         for (int k = 0; k < across; ++k) {
           const uint64_t a_at = a + y * x_down + 16u * k;
-          const uint32_t b_at = offset + y * dy_down + 16u * k;
+          const uint64_t b_at = b + y * dy_down + 16u * k;
           wgmma::Fence();
           if constexpr (RUN) {
-            wgmma::MultiplyPixels<Operand, SLOTS>::Run(sum, a_at, b_base[0] + b_at);
+            wgmma::MultiplyPixels<Operand, SLOTS>::Run(sum, a_at, b_at + b_start[0]);
           } else {
 #pragma unroll
             for (int s = 0; s < SLOTS; ++s) {
               wgmma::MultiplyPixels<Operand, 1>::Run(reinterpret_cast<float (&)[1][32]>(sum[s]),
-                                                     a_at, b_base[s] + b_at);
+                                                     a_at, b_at + b_start[s]);
             }
           }
         }
@@ -381,7 +383,7 @@ struct Consumer {
         for (int j = i; j < min(i + kPromote, steps); ++j) {
           const int y = j / across, k = j - y * across;
           const uint64_t a_at = a + y * x_down + 16u * k;
-          const uint64_t b_at = b_base[0] + offset + y * dy_down + 16u * k;
+          const uint64_t b_at = b + b_start[0] + y * dy_down + 16u * k;
           wgmma::Fence();
           // The small products first: less is cut off when the large one joins.
           wgmma::MultiplyPixels<Operand, 1>::Run(part, a_at + low, b_at);
