@@ -318,13 +318,16 @@ def _table() -> tuple[Case, ...]:
 TABLE = _table()
 
 # Rows long enough for several strips of the kernels that walk down an image, cut at
-# every alignment, with channels off their blocks.
+# every alignment, with channels off their blocks; the tall ones give a block many rows.
 WIDE = (
     Case("wide", 2, 40, 24, 9, 201, 3, 3, padding=(1, 1)),
     Case("wide_even", 1, 64, 72, 6, 256, 3, 3),
     Case("wide_flat_kernel", 2, 24, 64, 7, 130, 2, 5, padding=((1, -1), (2, 0))),
     Case("wide_row", 1, 8, 16, 1, 390, 1, 3, padding=(0, 1)),
-    Case("wide_groups", 1, 48, 96, 5, 150, 3, 3, padding=(1, 1), groups=3),
+    Case("wide_groups", 1, 48, 96, 5, 256, 3, 3, padding=(1, 1), groups=3),
+    Case("wide_tall", 3, 16, 136, 61, 300, 3, 3, padding=(1, 1)),
+    Case("wide_tall_back", 3, 136, 16, 61, 300, 3, 3, padding=(1, 1)),
+    Case("wide_ragged", 2, 67, 75, 21, 200, 3, 3),
     Case("wide_deep", 1, 80, 136, 5, 97, 5, 4, padding=((-1, 2), (3, -2))),
 )
 

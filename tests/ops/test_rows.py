@@ -5,6 +5,7 @@ reason; or it runs, its name is in the lowered program, and its numbers are the
 oracle's. A row that quietly became another fails.
 """
 
+import dataclasses
 import functools
 import re
 
@@ -40,7 +41,7 @@ def _grid():
                     )
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=len(cases.WIDE))
 def _reference(case):
     data = case.data()
     return data, case.expected(data)
@@ -194,10 +195,8 @@ def test_rows_keep_the_dtype_without_x64(row, dtype):
                 oracle.assert_close(value, want[name], dtype, what=name)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize(
-    "row",
-    [
+def _native_rows():
+    return [
         pytest.param(
             *(row,),
             id=row.name,
@@ -205,8 +204,11 @@ def test_rows_keep_the_dtype_without_x64(row, dtype):
         )
         for row in plan.CANDIDATES
         if row.backend != "xla"
-    ],
-)
+    ]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("row", _native_rows())
 def test_wide_rows(row, dtype):
     """Strips, shares and their seams; what is not written shows as NaN."""
     device = jax.devices(row.backend)[0]
@@ -233,6 +235,35 @@ def test_wide_rows(row, dtype):
             ran.add(pass_name)
     if row.name != "cpu:depthwise":
         assert ran == set(row.passes)
+
+
+_MAGNITUDES = (0, -40, 30, None, -60, 45, -20)  # binades, or zeros; of 16 rows each
+
+
+@pytest.mark.parametrize("row", _native_rows())
+def test_magnitudes_that_change_down_an_image(row):
+    """A scale that follows the data: no stretch of rows may lose its digits."""
+    if "forward" not in row.passes:
+        pytest.skip("has no forward pass")
+    height = 16 * len(_MAGNITUDES)
+    case = cases.Case("scales", 2, 16, 24, height, 200, 3, 3, padding=(1, 1))
+    scales = [0.0 if m is None else 2.0**m for m in _MAGNITUDES]
+    data = case.data()
+    x = data.x * np.repeat(scales, 16)[:, None].astype(np.float32)
+    data = dataclasses.replace(data, x=x, bias=np.zeros_like(data.bias))
+    spec = problem(case, row.backend, precision="default")
+    if why_not(row, "forward", spec, row.backend) is not None:
+        pytest.skip("made for other problems")
+    run, names = program(case, "forward", row.name, precision="default")
+    arrays = cases.put(case, data, jax.devices(row.backend)[0])
+    arrays = dict(zip(("x", "w", "b", "dy"), arrays, strict=True))
+    got = oracle.as_float64(run(*(arrays[n] for n in names)))
+    want = oracle.forward(data.x, data.weight, **case.geometry)
+    for i, magnitude in enumerate(_MAGNITUDES):
+        # Not where two magnitudes meet: there they share a scale.
+        inner = np.s_[:, :, 16 * i + 6 : 16 * i + 10]
+        error = np.linalg.norm(got[inner] - want[inner])
+        assert error <= 1e-3 * np.linalg.norm(want[inner]), magnitude
 
 
 @pytest.mark.cuda

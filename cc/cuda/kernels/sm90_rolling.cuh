@@ -26,7 +26,7 @@ constexpr int kProducerWarps = 8, kConsumerWarps = 8;
 constexpr int kProducers = 32 * kProducerWarps;
 constexpr int kThreads = kProducers + 32 * kConsumerWarps;
 constexpr int kTapBytes = 64 * 16 * 2;  // packed weights of one tap and 16 channels
-constexpr int kFreshItems = 32;         // after so many, a scale may become finer again
+constexpr int kZeroItems = 8;           // how often an item that scaled to zeros is looked at again
 constexpr int kControlBytes = 512;
 
 struct RollingParams {
@@ -41,7 +41,7 @@ struct RollingParams {
   int source_h, source_w, target_h, target_w;
   int first_row, first_column;  // of the source, for target (0, 0)
   int batch, pairs;             // pairs of target rows
-  int groups, k_per_group, m_per_group, m_blocks, slabs, taps_h, taps_w;
+  int groups, k_per_group, m_per_group, m_blocks, taps_h, taps_w;
   int strips, shares, strip, lead;
   int columns;  // cells of a source row
   int weight_bytes, ring_at, staging_at, staging_pitch;
@@ -276,7 +276,10 @@ struct Producer {
       largest = PutTail(tail, slot, scale, largest);
       if constexpr (kScaled) {
         largest = MaxOfAll(max(largest & 0xffffu, largest >> 16), control.exchange[slot]);
-        if (LeavesWindow(largest, walk.first || walk.item % kFreshItems == 0)) {
+        // Nothing is summed across items, so a scale may become finer at any; but a slab of real
+        // zeros would be loaded again for nothing.
+        const bool may_fall = largest != 0 || walk.first || walk.item % kZeroItems == 0;
+        if (LeavesWindow(largest, may_fall)) {
           const Item now = ItemOf(walk);
           const Item before = walk.first ? now : ItemOf(walk.image, walk.item - 1, true);
           const float needed = Needed(*this, now, before, scale);
@@ -328,6 +331,7 @@ struct Consumer {
       const bool joins = control.item[next].first == 0;
       const int exponent = control.item[next].exponent;
       if (joins) Multiply(sum, slot, next);
+      __syncwarp();  // every lane has read the item's flags
       if (lane == 0) ptx::BarrierArrive(ptx::SharedAddress(&control.empty[slot]));
       slot = next;
       parity = next_parity;
@@ -384,14 +388,12 @@ struct Consumer {
       bias[half] = exists && p.bias != nullptr
                        ? static_cast<float>(static_cast<const T*>(p.bias)[channel + own])
                        : 0.f;
-      factor[half] = 1.f;
-      if constexpr (kScaled) {
-        factor[half] =
-            exists ? p.scales[channel + own] * PowerOfTwo(exponent - kTargetExponent) : 0.f;
-      }
+      factor[half] = kScaled && exists ? p.scales[channel + own] : 0.f;
     }
+    // Two factors: their product may leave float32's range.
+    const float power = kScaled ? PowerOfTwo(exponent - kTargetExponent) : 1.f;
     const auto value = [&](int, int half, int i) {
-      return kScaled ? fmaf(sum[i], factor[half], bias[half]) : sum[i] + bias[half];
+      return kScaled ? fmaf(sum[i] * factor[half], power, bias[half]) : sum[i] + bias[half];
     };
     const StripRow strip{image * p.target_batch + channel * p.target_channel +
                              static_cast<int64_t>(row) * p.target_w,

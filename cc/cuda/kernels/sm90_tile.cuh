@@ -554,13 +554,16 @@ struct Consumer {
                        : 0.f;
       factor[half] = 1.f;
       if constexpr (kScaled) {
-        factor[half] = exists ? p.scales[channel] * PowerOfTwo(exponent - kTargetExponent) : 0.f;
+        factor[half] = exists ? p.scales[channel] : 0.f;
       }
     }
+    // Two factors: their product may leave float32's range.
+    const float power = kScaled ? PowerOfTwo(exponent - kTargetExponent) : 1.f;
 #pragma unroll
     for (int y = 0; y < ROWS; ++y) {
       const auto value = [&](int r, int half, int i) {
-        return kScaled ? fmaf(sum[r][y][i], factor[half], bias[half]) : sum[r][y][i] + bias[half];
+        return kScaled ? fmaf(sum[r][y][i] * factor[half], power, bias[half])
+                       : sum[r][y][i] + bias[half];
       };
       if (p.channels_first) {
         StoreRows(value, tile, group * ROWS + y);

@@ -404,6 +404,7 @@ struct Consumer {
           Step(sum, slot);
           ++n;
         }
+        __syncwarp();  // every lane has read the item's flags
         if (threadIdx.x % 32 == 0) ptx::BarrierArrive(ptx::SharedAddress(&control.empty[slot]));
         slot = next;
         parity = next_parity;

@@ -110,7 +110,6 @@ inline RollingParams ParamsOf(const Call& call, const Programme& g) {
   p.k_per_group = g.k_per_group;
   p.m_per_group = g.m_per_group;
   p.m_blocks = g.m_blocks;
-  p.slabs = 2 * g.halves;
   p.taps_h = static_cast<int>(q.h.kernel);
   p.taps_w = static_cast<int>(q.w.kernel);
   p.strips = g.strips;
@@ -170,10 +169,12 @@ template <typename T>
 cudaError_t LaunchType(const Call& call, const Programme& g) {
   const cudaError_t status = LaunchPack<T>(call, g);
   if (status != cudaSuccess) return status;
-  if (g.n == 128) {
-    return g.halves == 2 ? LaunchKernel<T, 128, 2>(call, g) : LaunchKernel<T, 128, 1>(call, g);
+  if constexpr (sizeof(T) == 4) {  // strips of 16-bit types never have 136 columns
+    if (g.n == 136) {
+      return g.halves == 2 ? LaunchKernel<T, 136, 2>(call, g) : LaunchKernel<T, 136, 1>(call, g);
+    }
   }
-  return g.halves == 2 ? LaunchKernel<T, 136, 2>(call, g) : LaunchKernel<T, 136, 1>(call, g);
+  return g.halves == 2 ? LaunchKernel<T, 128, 2>(call, g) : LaunchKernel<T, 128, 1>(call, g);
 }
 
 // One per element size, each in a file of its own.

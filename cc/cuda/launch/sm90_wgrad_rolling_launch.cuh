@@ -19,6 +19,7 @@ namespace transconv::cuda::sm90_wgrad_rolling {
 // Blocks that fill a Hopper machine. A constant, so that results and workspace are the same on all.
 constexpr int kBlocks = 132;
 constexpr int64_t kSlotBytes = 4 * 64 * 64;  // of one tap
+constexpr int64_t kMaxWorkspace = int64_t{256} << 20;
 constexpr int kMaxPasses = kWgradMaxLanes / kRollingTaps;
 
 struct Programme {
@@ -69,6 +70,7 @@ inline const char* Choose(const Problem& q, Pass pass, DType dtype, Programme* r
   g.strips = static_cast<int>(strips);
   g.shares = static_cast<int>(std::clamp<int64_t>(kBlocks / (strips * units), 1, steps));
   g.workspace_bytes = units * strips * g.shares * kRollingTaps * kRollingTaps * kSlotBytes;
+  if (g.workspace_bytes > kMaxWorkspace) return "the partial sums would take over 256 MiB";
   *result = g;
   return nullptr;
 }
