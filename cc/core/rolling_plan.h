@@ -65,8 +65,7 @@ TRANSCONV_HOST_DEVICE inline int RollingShare(int64_t steps, int shares, int ind
 // first slot's dy is stored a second time behind the last slot.
 template <int COLUMNS, int IN_HALVES, int OUT_HALVES>
 struct RollingWgradRing {
-  static constexpr int kColumns = COLUMNS;                       // of x in a strip
-  static constexpr int kDyColumns = COLUMNS + kRollingTaps - 1;  // of dy
+  static constexpr int kDyColumns = COLUMNS + kRollingTaps - 1;  // x has COLUMNS in a strip
   static constexpr int kXChunks = 4 * IN_HALVES, kDyChunks = 4 * OUT_HALVES;
   static constexpr int kXChunk = COLUMNS * 16, kDyChunk = kDyColumns * 16;  // bytes
   static constexpr int kXRow = kXChunks * kXChunk, kDyRow = kDyChunks * kDyChunk;

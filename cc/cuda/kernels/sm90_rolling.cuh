@@ -276,7 +276,7 @@ struct Producer {
       largest = PutTail(tail, slot, scale, largest);
       if constexpr (kScaled) {
         largest = MaxOfAll(max(largest & 0xffffu, largest >> 16), control.exchange[slot]);
-        // Nothing is summed across items, so a scale may become finer at any; but a slab of real
+        // Nothing is summed across items, so a scale may become finer at any; but an item of real
         // zeros would be loaded again for nothing.
         const bool may_fall = largest != 0 || walk.first || walk.item % kZeroItems == 0;
         if (LeavesWindow(largest, may_fall)) {

@@ -1,4 +1,5 @@
-// What the Hopper kernels share on the host: the limits of their 32-bit offsets, their products.
+// What the Hopper kernels share on the host: the machine, the limits of their 32-bit offsets, their
+// products, and what the rolling kernels are for.
 #ifndef TRANSCONV_CUDA_LAUNCH_SM90_LIMITS_H_
 #define TRANSCONV_CUDA_LAUNCH_SM90_LIMITS_H_
 
@@ -10,6 +11,10 @@
 #include "core/geometry.h"
 
 namespace transconv::cuda {
+
+constexpr int kSm90SharedBytes = 227 * 1024;  // what one block may have
+// Blocks that fill a machine. A constant, so that results and workspace are the same on all.
+constexpr int kSm90Blocks = 132;
 
 // Why a problem is too large, or null. Whole tensors may be of any size.
 inline const char* TooLarge(const Problem& q, DType dtype) {
@@ -32,6 +37,17 @@ inline const char* TooLarge(const Problem& q, DType dtype) {
 // Products of a float32 multiplication: three are as accurate as a multiply-add.
 inline int ProductsOf(const Problem& q, DType dtype) {
   return dtype == DType::kF32 && q.precision != Precision::kDefault ? 3 : 1;
+}
+
+// Why a problem is none for the rolling kernels, or null.
+inline const char* CannotRoll(const Problem& q, DType dtype) {
+  if (dtype == DType::kF64) return "has no float64 instructions";
+  if (ProductsOf(q, dtype) != 1) return "multiplies float32 once: precision DEFAULT alone";
+  if (q.layout != Layout::kNCHW) return "reads rows of one channel: NCHW alone";
+  if (std::max({q.h.stride, q.w.stride, q.h.dilation, q.w.dilation}) != 1) {
+    return "needs stride 1 and dilation 1";
+  }
+  return TooLarge(q, dtype);
 }
 
 }  // namespace transconv::cuda

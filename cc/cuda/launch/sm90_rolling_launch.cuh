@@ -15,10 +15,6 @@
 
 namespace transconv::cuda::sm90_rolling {
 
-// Blocks that fill a Hopper machine.
-constexpr int kBlocks = 132;
-constexpr int kSharedBytes = 227 * 1024;  // what one block may have
-
 struct Programme {
   int n, halves;
   int m_per_group, k_per_group, m_blocks, units;
@@ -30,13 +26,7 @@ struct Programme {
 // The programme of a problem; returns why there is none, or null.
 inline const char* Choose(const Problem& q, Pass pass, DType dtype, Programme* result) {
   if (pass == Pass::kGradWeight) return "computes no weight gradient";
-  if (dtype == DType::kF64) return "has no float64 instructions";
-  if (ProductsOf(q, dtype) != 1) return "multiplies float32 once: precision DEFAULT alone";
-  if (q.layout != Layout::kNCHW) return "reads rows of one channel: NCHW alone";
-  if (std::max({q.h.stride, q.w.stride, q.h.dilation, q.w.dilation}) != 1) {
-    return "needs stride 1 and dilation 1";
-  }
-  if (const char* reason = TooLarge(q, dtype)) return reason;
+  if (const char* reason = CannotRoll(q, dtype)) return reason;
   constexpr int64_t kInt = std::numeric_limits<int32_t>::max();
   Programme g;
   const RollingAxis h(q.h, pass), w(q.w, pass);
@@ -60,14 +50,14 @@ inline const char* Choose(const Problem& q, Pass pass, DType dtype, Programme* r
   if (strips * g.n * 2 > w.target * 3) return "rows are too short for its strips";
   const int64_t m_blocks = CeilDiv(m, 64), units = q.groups * m_blocks;
   const int64_t pairs = CeilDiv(h.target, 2), steps = q.batch * pairs;
-  if (steps > kInt || units > kInt / kBlocks || strips > kInt / kBlocks / units) {
+  if (steps > kInt || units > kInt / kSm90Blocks || strips > kInt / kSm90Blocks / units) {
     return "more than 2^31 steps or blocks";
   }
   g.m_blocks = static_cast<int>(m_blocks);
   g.units = static_cast<int>(units);
   g.pairs = static_cast<int>(pairs);
   g.strips = static_cast<int>(strips);
-  g.shares = static_cast<int>(std::clamp<int64_t>(kBlocks / (strips * units), 1, steps));
+  g.shares = static_cast<int>(std::clamp<int64_t>(kSm90Blocks / (strips * units), 1, steps));
 
   const auto align = [](int bytes) { return (bytes + 127) / 128 * 128; };
   g.weight_bytes = static_cast<int>(q.taps()) * 2 * g.halves * kTapBytes;
@@ -76,7 +66,7 @@ inline const char* Choose(const Problem& q, Pass pass, DType dtype, Programme* r
   g.staging_at = align(g.ring_at + ring);
   g.staging_pitch = StagingPitch(g.n, element);
   g.shared_bytes = g.staging_at + kConsumerWarps * 8 * g.staging_pitch * element;
-  if (g.shared_bytes > kSharedBytes) return "weights and rows exceed shared memory";
+  if (g.shared_bytes > kSm90SharedBytes) return "weights and rows exceed shared memory";
   g.packed_bytes = CeilDiv(units * g.weight_bytes, 256) * 256;
   g.workspace_bytes = g.packed_bytes + (dtype == DType::kF32 ? 4 * q.groups * m : 0);
   *result = g;

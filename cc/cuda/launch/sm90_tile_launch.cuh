@@ -16,7 +16,6 @@
 
 namespace transconv::cuda::sm90_tile {
 
-constexpr int kSharedBytes = 227 * 1024;  // what one block may have
 constexpr int kMinStages = 2;
 constexpr int kPreferredStages = 5;
 constexpr int kWeightStages = 3;
@@ -91,8 +90,8 @@ inline const char* MakeProgramme(const Problem& q, Pass pass, DType dtype, const
       q.layout == Layout::kNCHW ? kConsumerWarps * 8 * g.staging_pitch * element : 0;
   const int table = 3 * 4 * 32 * static_cast<int>(CeilDiv(g.plan.cells, 32));
   const int fixed = kControlBytes + kWeightStages * g.weight_bytes + staging + table + 4 * 128;
-  if (fixed >= kSharedBytes) return "taps and staging exceed shared memory";
-  g.stages = std::min((kSharedBytes - fixed) / std::max(g.stage_bytes, 1), kPreferredStages);
+  if (fixed >= kSm90SharedBytes) return "taps and staging exceed shared memory";
+  g.stages = std::min((kSm90SharedBytes - fixed) / std::max(g.stage_bytes, 1), kPreferredStages);
   if (g.stages < kMinStages) return "the halo of a tile exceeds shared memory";
   const auto align = [](int bytes) { return (bytes + 127) / 128 * 128; };
   g.weights_at = align(kControlBytes + g.stages * g.stage_bytes);

@@ -15,11 +15,8 @@
 
 namespace transconv::cuda::sm90_wgrad {
 
-constexpr int kSharedBytes = 227 * 1024;
 constexpr int kMinStages = 2;
 constexpr int kPreferredStages = 3;
-// Blocks that fill a Hopper machine. A constant, so that results and workspace are the same on all.
-constexpr int kBlocks = 132;
 // Pixels between two additions in float32: truncation stays below 1e-5.
 constexpr int kFlushPixels = 8192;
 
@@ -64,9 +61,9 @@ inline const char* MakeProgramme(const Problem& q, int products, TileSize size, 
   g.tiles_y = static_cast<int>(CeilDiv(q.h.in, size.rows));
   g.tiles = q.batch * g.tiles_x * g.tiles_y;
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
-  if (g.tiles > kMax - 1 || units > kMax / kBlocks) return "more than 2^31 tiles";
+  if (g.tiles > kMax - 1 || units > kMax / kSm90Blocks) return "more than 2^31 tiles";
   g.units = static_cast<int>(units);
-  const int64_t splits = std::clamp<int64_t>(kBlocks / units, 1, g.tiles);
+  const int64_t splits = std::clamp<int64_t>(kSm90Blocks / units, 1, g.tiles);
   g.per_split = static_cast<int>(CeilDiv(g.tiles, splits));
   g.splits = static_cast<int>(CeilDiv(g.tiles, g.per_split));
   g.flush = std::max(kFlushPixels / (size.rows * size.columns), 1);
@@ -82,10 +79,10 @@ inline const char* MakeProgramme(const Problem& q, int products, TileSize size, 
   g.stage_bytes = g.part_bytes * (products == 3 ? 2 : 1);
   const int table = 4 * 32 * g.cell_groups;
   const int fixed = kControlBytes + 4 * table + 2 * 128;
-  if (fixed >= kSharedBytes || g.stage_bytes > kSharedBytes) {
+  if (fixed >= kSm90SharedBytes || g.stage_bytes > kSm90SharedBytes) {
     return "the halo of a tile exceeds shared memory";
   }
-  g.stages = std::min((kSharedBytes - fixed) / g.stage_bytes, kPreferredStages);
+  g.stages = std::min((kSm90SharedBytes - fixed) / g.stage_bytes, kPreferredStages);
   if (g.stages < kMinStages) return "the halo of a tile exceeds shared memory";
   g.table_at = (kControlBytes + g.stages * g.stage_bytes + 127) / 128 * 128;
   g.shared_bytes = g.table_at + 4 * table;

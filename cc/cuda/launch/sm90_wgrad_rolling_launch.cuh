@@ -16,8 +16,6 @@
 
 namespace transconv::cuda::sm90_wgrad_rolling {
 
-// Blocks that fill a Hopper machine. A constant, so that results and workspace are the same on all.
-constexpr int kBlocks = 132;
 constexpr int64_t kSlotBytes = 4 * 64 * 64;  // of one tap
 constexpr int64_t kMaxWorkspace = int64_t{256} << 20;
 constexpr int kMaxPasses = kWgradMaxLanes / kRollingTaps;
@@ -33,14 +31,8 @@ struct Programme {
 // The programme of a problem; returns why there is none, or null.
 inline const char* Choose(const Problem& q, Pass pass, DType dtype, Programme* result) {
   if (pass != Pass::kGradWeight) return "computes the weight gradient alone";
-  if (dtype == DType::kF64) return "has no float64 instructions";
-  if (ProductsOf(q, dtype) != 1) return "multiplies float32 once: precision DEFAULT alone";
-  if (q.layout != Layout::kNCHW) return "reads rows of one channel: NCHW alone";
-  if (std::max({q.h.stride, q.w.stride, q.h.dilation, q.w.dilation}) != 1) {
-    return "needs stride 1 and dilation 1";
-  }
+  if (const char* reason = CannotRoll(q, dtype)) return reason;
   if (std::min(q.in_per_group(), q.out_per_group()) < 8) return "needs 8 channels a group";
-  if (const char* reason = TooLarge(q, dtype)) return reason;
   constexpr int64_t kInt = std::numeric_limits<int32_t>::max();
   Programme g;
   const int64_t pairs = CeilDiv(q.h.in, 2), steps = q.batch * pairs;
@@ -58,7 +50,7 @@ inline const char* Choose(const Problem& q, Pass pass, DType dtype, Programme* r
   const int64_t in_blocks = CeilDiv(q.in_per_group(), 64);
   const int64_t out_blocks = CeilDiv(q.out_per_group(), 64);
   const int64_t units = q.groups * in_blocks * out_blocks * passes_h * passes_w;
-  if (steps > kInt || units > kInt / kBlocks || strips > kInt / kBlocks / units) {
+  if (steps > kInt || units > kInt / kSm90Blocks || strips > kInt / kSm90Blocks / units) {
     return "more than 2^31 steps or blocks";
   }
   g.in_blocks = static_cast<int>(in_blocks);
@@ -68,7 +60,7 @@ inline const char* Choose(const Problem& q, Pass pass, DType dtype, Programme* r
   g.units = static_cast<int>(units);
   g.pairs = static_cast<int>(pairs);
   g.strips = static_cast<int>(strips);
-  g.shares = static_cast<int>(std::clamp<int64_t>(kBlocks / (strips * units), 1, steps));
+  g.shares = static_cast<int>(std::clamp<int64_t>(kSm90Blocks / (strips * units), 1, steps));
   g.workspace_bytes = units * strips * g.shares * kRollingTaps * kRollingTaps * kSlotBytes;
   if (g.workspace_bytes > kMaxWorkspace) return "the partial sums would take over 256 MiB";
   *result = g;
@@ -110,7 +102,7 @@ template <typename T, int COLUMNS, int IN_HALVES, int OUT_HALVES>
 cudaError_t LaunchKernel(const Call& call, const Programme& g) {
   auto* kernel = RollingWgradKernel<T, COLUMNS, IN_HALVES, OUT_HALVES>;
   constexpr int kShared = kControlBytes + RollingWgradRing<COLUMNS, IN_HALVES, OUT_HALVES>::kBytes;
-  static_assert(kShared <= 227 * 1024, "what one block may have");
+  static_assert(kShared <= kSm90SharedBytes, "what one block may have");
   const cudaError_t status =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
   if (status != cudaSuccess) return status;
