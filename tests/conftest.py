@@ -18,6 +18,10 @@ if _FLAG not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_FLAG}".strip()
 # Otherwise the first test process takes three quarters of the card for itself.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+# The test processes share the cores; on a large machine the threads of the reference's
+# matrix products would wait for each other most of the time.
+for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+    os.environ.setdefault(_variable, "1")
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 import hypothesis  # noqa: E402

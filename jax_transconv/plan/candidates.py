@@ -206,12 +206,6 @@ def _hopper_loses(*fast_in_16_bits: str) -> Rule:
     return defers
 
 
-def _not_in_16_bits(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
-    """Until its 16-bit form has been checked on a GPU since it was last corrected."""
-    del pass_name, facts
-    return "its 16-bit form is not checked yet" if spec.itemsize == 2 else None
-
-
 _LIBRARY_CHANNELS = 8
 
 
@@ -251,7 +245,7 @@ CANDIDATES: tuple[Candidate, ...] = (
         "cuda:sm90_rolling",
         (_FORWARD, _INPUT),
         _kernel("cuda:sm90_rolling", _hopper),
-        _all(_not_in_16_bits, _hopper_loses()),
+        _hopper_loses(_FORWARD, _INPUT),
     ),
     Candidate(
         "cuda:sm90_tile",
