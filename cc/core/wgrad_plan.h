@@ -29,9 +29,18 @@ struct WgradPlan {
   int passes = 0;    // blocks that share a tile's data, each with other taps
   // By (pass * kWgradGroups + group) * slots + slot: the tap (index into tile.tap_*), or -1.
   int16_t tap[kWgradMaxLanes * kWgradMaxSlots] = {};
-  // Where that tap's data starts: row (of all planes) and column of dy's cells.
-  int row_of(int tap_index) const { return tile.tap_cell[tap_index] / tile.halo_columns; }
-  int column_of(int tap_index) const { return tile.tap_cell[tap_index] % tile.halo_columns; }
+  // Distances of dy's cells in shared memory.
+  constexpr int row_pitch() const { return 8 * tile.halo_columns; }
+  constexpr int plane_pitch() const {
+    return PlanePitch(tile.halo_rows * row_pitch(), tile.w.planes);
+  }
+  constexpr int cell(int plane, int row, int column) const {
+    return plane * plane_pitch() + row * row_pitch() + column;
+  }
+  // Where the data of a tap (index into tile.tap_*) starts.
+  constexpr int start(int tap_index) const {
+    return cell(tile.tap_plane[tap_index], tile.tap_row[tap_index], tile.tap_column[tap_index]);
+  }
 };
 
 // False if the problem does not fit the programme.

@@ -13,7 +13,7 @@
 namespace {
 
 using transconv::Axis;
-using transconv::CellPlace;
+using transconv::LoadedCell;
 using transconv::Pass;
 using transconv::Problem;
 using transconv::TilePlan;
@@ -58,6 +58,15 @@ void CheckProblem(const Problem& q, Pass pass, int rows, int columns) {
   TilePlan p;
   CHECK(transconv::MakeTilePlan(q, pass, rows, columns, &p), "no plan");
   CHECK(p.taps == q.taps(), "taps %d", p.taps);
+  // Where every cell in shared memory comes from: plane and halo position, as the producers put it.
+  std::map<int, LoadedCell> stored;
+  for (int n = 0; n < p.cells; ++n) {
+    const LoadedCell from(n, p.halo_rows, p.halo_columns, p.w.planes);
+    const int plane = from.plane_h * p.w.planes + from.plane_w;
+    const int cell = plane * p.plane_pitch + from.row * p.halo_columns + from.column;
+    CHECK(cell < p.planes() * p.plane_pitch, "cell %d", cell);
+    CHECK(stored.emplace(cell, from).second, "cell %d is stored twice", cell);
+  }
   std::vector<int> written(static_cast<size_t>(p.h.target * p.w.target), 0);
   for (int r = 0; r < p.h.residues; ++r) {
     for (int64_t v0 = 0; v0 < p.target_rows(r); v0 += rows) {
@@ -71,13 +80,15 @@ void CheckProblem(const Problem& q, Pass pass, int rows, int columns) {
               ++written[static_cast<size_t>(y * p.w.target + x)];
               std::map<std::pair<int64_t, int>, int> terms;
               for (int t = p.residue_begin[r][c]; t < p.residue_begin[r][c + 1]; ++t) {
-                const int cell = row * p.halo_columns + column + p.tap_cell[t];
-                CHECK(cell >= 0 && cell < p.cells, "cell %d of %d", cell, p.cells);
-                const CellPlace at = transconv::PlaceOfCell(
-                    cell, p.halo_rows, p.halo_columns, p.w.planes, p.h.plane, p.w.plane,
-                    p.h.source_step, p.w.source_step, v0 + p.first_row[r], u0 + p.first_column);
-                if (at.y < 0 || at.y >= p.h.source || at.x < 0 || at.x >= p.w.source) continue;
-                ++terms[{at.y * p.w.source + at.x, p.tap_kernel[t]}];
+                const auto cell = stored.find(row * p.halo_columns + column + p.tap_cell(t));
+                CHECK(cell != stored.end(), "tap %d reads what nobody stored", t);
+                const LoadedCell& from = cell->second;
+                const int64_t sy =
+                    p.h.source_step * (v0 + p.first_row[r] + from.row) + p.h.plane[from.plane_h];
+                const int64_t sx =
+                    p.w.source_step * (u0 + p.first_column + from.column) + p.w.plane[from.plane_w];
+                if (sy < 0 || sy >= p.h.source || sx < 0 || sx >= p.w.source) continue;
+                ++terms[{sy * p.w.source + sx, p.tap_kernel[t]}];
               }
               CHECK(terms == Expected(q, pass, y, x), "target (%ld, %ld)", static_cast<long>(y),
                     static_cast<long>(x));

@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <random>
 #include <vector>
 
@@ -12,8 +13,9 @@
 namespace {
 
 using transconv::Axis;
-using transconv::CellPlace;
+using transconv::LoadedCell;
 using transconv::Problem;
+using transconv::TilePlan;
 using transconv::WgradPlan;
 
 void Fail(const char* what) {
@@ -24,14 +26,22 @@ void Fail(const char* what) {
 void CheckProblem(const Problem& q, int rows, int columns, int slots) {
   WgradPlan p;
   if (!transconv::MakeWgradPlan(q, rows, columns, slots, &p)) Fail("no plan");
+  // Chunk 0 of every cell in shared memory, as the producers put it.
+  std::map<int, LoadedCell> stored;
+  for (int n = 0; n < p.tile.cells; ++n) {
+    const LoadedCell from(n, p.tile.halo_rows, p.tile.halo_columns, p.tile.w.planes);
+    const int plane = from.plane_h * p.tile.w.planes + from.plane_w;
+    if (!stored.emplace(p.cell(plane, from.row, from.column), from).second) {
+      Fail("two cells share a place");
+    }
+  }
   std::vector<int> seen(static_cast<size_t>(q.taps()), 0);
   for (int lane = 0; lane < p.passes * transconv::kWgradGroups; ++lane) {
     for (int s = 0; s < slots; ++s) {
       const int tap = p.tap[lane * slots + s];
       if (tap < 0) continue;
       ++seen[static_cast<size_t>(p.tile.tap_kernel[tap])];
-      if (p.run && (p.row_of(tap) != p.row_of(p.tap[lane * slots]) + s ||
-                    p.column_of(tap) != p.column_of(p.tap[lane * slots]))) {
+      if (p.run && p.start(tap) != p.start(p.tap[lane * slots]) + s * p.row_pitch()) {
         Fail("a run is not one");
       }
       const int64_t k = p.tile.tap_kernel[tap] / q.w.kernel,
@@ -40,17 +50,16 @@ void CheckProblem(const Problem& q, int rows, int columns, int slots) {
         for (int64_t x0 = 0; x0 < q.w.in; x0 += columns) {
           for (int r = 0; r < rows; ++r) {
             for (int c = 0; c < columns; ++c) {
-              const int row = p.row_of(tap) + r, column = p.column_of(tap) + c;
-              const int planes = p.tile.h.planes * p.tile.w.planes;
-              if (row >= p.tile.halo_rows * planes || column >= p.tile.halo_columns) {
-                Fail("a cell lies outside");
-              }
-              const CellPlace at = transconv::PlaceOfCell(
-                  row * p.tile.halo_columns + column, p.tile.halo_rows, p.tile.halo_columns,
-                  p.tile.w.planes, p.tile.h.plane, p.tile.w.plane, p.tile.h.source_step,
-                  p.tile.w.source_step, y0 + p.tile.first_row[0], x0 + p.tile.first_column);
-              if (at.y != q.h.stride * (y0 + r) + q.h.dilation * k - q.h.crop_lo ||
-                  at.x != q.w.stride * (x0 + c) + q.w.dilation * l - q.w.crop_lo) {
+              const auto cell = stored.find(p.start(tap) + r * p.row_pitch() + c);
+              if (cell == stored.end()) Fail("nobody stored a tap's cell");
+              const LoadedCell& from = cell->second;
+              const TilePlan& t = p.tile;
+              const int64_t sy =
+                  t.h.source_step * (y0 + t.first_row[0] + from.row) + t.h.plane[from.plane_h];
+              const int64_t sx =
+                  t.w.source_step * (x0 + t.first_column + from.column) + t.w.plane[from.plane_w];
+              if (sy != q.h.stride * (y0 + r) + q.h.dilation * k - q.h.crop_lo ||
+                  sx != q.w.stride * (x0 + c) + q.w.dilation * l - q.w.crop_lo) {
                 Fail("a pair of pixels is not one of the tap's");
               }
             }

@@ -15,6 +15,7 @@
 #include <cstdint>
 
 #include "core/rolling_plan.h"
+#include "cuda/kernels/rolling_item.cuh"
 #include "cuda/kernels/store_rows.cuh"
 #include "cuda/primitives/operand.cuh"
 #include "cuda/primitives/ptx.cuh"
@@ -56,12 +57,10 @@ struct Work {
 
 struct Control {
   uint64_t full[kRollingSlots], empty[kRollingSlots], weights;
-  struct {
-    int exponent, first, last;
-  } item[kRollingSlots];
+  int item[kRollingSlots];  // RollingItem::word
   uint32_t exchange[kRollingSlots][kProducerWarps];
   uint32_t redo[kProducerWarps];
-  Work work;
+  alignas(16) Work work;  // apart from what is written later
 };
 static_assert(sizeof(Control) <= kControlBytes, "weights start behind it");
 
@@ -228,9 +227,7 @@ struct Producer {
 
   __device__ __forceinline__ void Publish(int slot, float scale, bool first, bool last) const {
     if (threadIdx.x == 0) {
-      control.item[slot].exponent = ExponentOf(scale);
-      control.item[slot].first = first;
-      control.item[slot].last = last;
+      control.item[slot] = RollingItem(ExponentOf(scale), first, last).word;
     }
     ptx::FenceAsync();
     __syncwarp();
@@ -324,19 +321,19 @@ struct Consumer {
     uint32_t parity = 0;
     ptx::BarrierWait(ptx::SharedAddress(&control.weights), 0);
     ptx::BarrierWait(ptx::SharedAddress(&control.full[0]), 0);
-    while (control.item[slot].last == 0) {
+    RollingItem item(&control.item[0], lane);
+    while (!item.last()) {
       const int next = slot + 1 == kRollingSlots ? 0 : slot + 1;
       const uint32_t next_parity = next == 0 ? parity ^ 1 : parity;
       ptx::BarrierWait(ptx::SharedAddress(&control.full[next]), next_parity);
-      const bool joins = control.item[next].first == 0;
-      const int exponent = control.item[next].exponent;
+      item = RollingItem(&control.item[next], lane);
+      const bool joins = !item.first();
       if (joins) Multiply(sum, slot, next);
-      __syncwarp();  // every lane has read the item's flags
       if (lane == 0) ptx::BarrierArrive(ptx::SharedAddress(&control.empty[slot]));
       slot = next;
       parity = next_parity;
       if (joins) {
-        Store(sum, image, 2 * pair + group, exponent);
+        Store(sum, image, 2 * pair + group, item.exponent());
         if (++pair == p.pairs) {
           pair = 0;
           ++image;

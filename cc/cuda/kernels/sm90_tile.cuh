@@ -1,16 +1,20 @@
 // Hopper's dense kernel for the forward pass and the gradient of x: halo tiles and wgmma.
 //
-// A block walks over tiles (core/tile_plan.h). For each it computes 64 target channels x
-// 2 * ROWS rows x N columns x RES column residues, the weights being the M operand and the pixels
-// the N operand, so that targets are contiguous along a row. The sum runs over slabs of 16 source
-// channels, and within a slab over the kernel's taps.
+// A block walks over tiles (core/tile_plan.h). For each, two warpgroups compute 64 target channels
+// x ROWS rows x N columns x RES column residues, the weights being the M operand and the pixels the
+// N operand, so that targets are contiguous along a row. They share the channels and split the
+// rows, or share the rows and take 64 channels each, and then a source cell is converted half as
+// often. The sum runs over slabs of 16 source channels, and within a slab over the kernel's taps.
+//
+// Where rows are short, the N operand is folded: N / 8 rows of 8 columns, which lie a halo row
+// apart, and the ROWS instructions are neighbours along the row.
 //
 //     7 producer warps   gather a slab's halo from the source in any layout, convert it to 16 bits
 //                        and store it as blocked-8 cells [chunk of 8 channels][cell][8]; a cell is
 //                        loaded and converted once and serves every tap
 //     1 weight warp      brings the packed weights of a few taps at a time by bulk copies
-//     8 consumer warps   two warpgroups, ROWS tile rows each: for every tap, one wgmma per row,
-//                        whose pixel operand starts at the tap's cell; then the epilogue
+//     8 consumer warps   two warpgroups: for every tap, one wgmma per row, whose pixel operand
+//                        starts at the tap's cell; then the epilogue
 //
 // float32 is multiplied in float16 with a power-of-two scale that follows the data ("block
 // exponent"), which keeps TF32's 11-bit significands at twice its rate. The scale is kept while the
@@ -58,17 +62,21 @@ struct TileParams {
   int source_h, source_w, target_h, target_w;
   int source_step_h, source_step_w, target_step_h, target_step_w;
   int groups, k_per_group, m_per_group, slabs, m_blocks;
+  int rows, blocks;  // of a tile: target rows of its residue; blocks of 64 target channels, 1 or 2
   int residues_h, residues_w;
   int tiles;
-  // A tile's index, from the fastest part on: channel block, row residue, strip, row, group, image.
+  // A tile's index, from the fastest part on: channel blocks, row residue, strip, row, group,
+  // image.
   Divider by_block, by_residue, by_strip, by_row, by_group;
   int strip, lead;  // targets between two tiles' origins, and how many the first lies before 0
-  bool channels_first;
-  int halo_rows, halo_columns, cells, planes_w;
+  bool folded, channels_first;
+  bool vectors;  // a lane's targets of a row are aligned and contiguous
+  int halo_rows, halo_columns, plane_pitch, cells, planes_w;
+  int group_pitch, row_cells;  // between 8 columns of an instruction (bytes), between instructions
   int cell_groups, units_per_warp;  // groups of 32 cells; units of a warp, in whole rounds
   int chunk_taps, stages, weight_stages;
   // Byte offsets in shared memory.
-  int chunk_pitch, stage_bytes, weight_bytes, staging_pitch;
+  int chunk_pitch, stage_bytes, weight_bytes, block_bytes, staging_pitch;
   int weights_at, staging_at, table_at;
   int plane_h[kMaxPlanes], plane_w[kMaxPlanes];
   int first_row[kMaxResidues];
@@ -91,15 +99,15 @@ static_assert(sizeof(Control) <= kControlBytes, "the stages start behind it");
 
 // Where a tile lies.
 struct Tile {
-  int group, m_block, residue, image;
+  int group, m_block, residue, image;  // the first block
   int row, column;  // first target of its residue class; the column may be negative (lead)
   int strip;
   int taps;
-  __device__ Tile(const TileParams& p, int index, int rows) {
-    m_block = p.by_block.Split(index);
+  __device__ Tile(const TileParams& p, int index) {
+    m_block = p.by_block.Split(index) * p.blocks;
     residue = p.by_residue.Split(index);
     strip = p.by_strip.Split(index);
-    row = p.by_row.Split(index) * rows;
+    row = p.by_row.Split(index) * p.rows;
     group = p.by_group.Split(index);
     image = index;
     column = strip * p.strip - p.lead;
@@ -117,7 +125,8 @@ struct Producer {
   const TileParams& p;
   Control& control;
   const uint32_t stages;  // shared address of stage 0
-  // By cell: its place relative to the tile, then two tables of its offset in the source.
+  // By loaded cell: its place relative to the tile, where it goes in a chunk (bytes, or kNoCell),
+  // then two tables of its offset in the source.
   uint32_t* const places;
   const int warp, lane;
   int exponent = kMinExponent;
@@ -131,21 +140,20 @@ struct Producer {
   };
 
   __device__ void BuildPlaces() const {
-    const int plane_cells = p.halo_rows * p.halo_columns;
-    for (int cell = threadIdx.x; cell < p.cell_groups * 32; cell += kProducers) {
-      const int plane = cell / plane_cells, rest = cell - plane * plane_cells;
-      const int row = rest / p.halo_columns, column = rest - row * p.halo_columns;
-      const int plane_y = plane / p.planes_w;
-      places[cell] =
-          cell < p.cells
-              ? PackPlace(p.source_step_h * row + p.plane_h[plane_y],
-                          p.source_step_w * column + p.plane_w[plane - plane_y * p.planes_w])
-              : kNoCell;
+    for (int n = threadIdx.x; n < p.cell_groups * 32; n += kProducers) {
+      const LoadedCell cell(n, p.halo_rows, p.halo_columns, p.planes_w);
+      const int plane = cell.plane_h * p.planes_w + cell.plane_w;
+      const bool exists = n < p.cells;
+      places[n] = exists ? PackPlace(p.source_step_h * cell.row + p.plane_h[cell.plane_h],
+                                     p.source_step_w * cell.column + p.plane_w[cell.plane_w])
+                         : kNoCell;
+      places[p.cell_groups * 32 + n] =
+          exists ? 16 * (plane * p.plane_pitch + cell.row * p.halo_columns + cell.column) : kNoCell;
     }
   }
 
   __device__ uint32_t* OffsetsOf(int which) const {
-    return places + (1 + which) * p.cell_groups * 32;
+    return places + (2 + which) * p.cell_groups * 32;
   }
 
   __device__ void BuildOffsets(const Tile& tile, int which) const {
@@ -182,10 +190,13 @@ struct Producer {
     if (unit >= 2 * p.cell_groups) return largest;
     const int chunk = unit >= p.cell_groups ? 1 : 0;
     const int cell = (unit - chunk * p.cell_groups) * 32 + lane;
+    // Without planes side by side cells are stored as they are loaded.
+    const uint32_t to = p.planes_w == 1 ? (cell < p.cells ? 16u * cell : kNoCell)
+                                        : places[p.cell_groups * 32 + cell];
     uint32_t packed[4], low[4];
     largest = ConvertCell<T, PRODUCTS, 2048>(v, scale, packed, low, largest);
-    if (cell < p.cells) {
-      const uint32_t at = stage + chunk * p.chunk_pitch + cell * 16;
+    if (to != kNoCell) {
+      const uint32_t at = stage + chunk * p.chunk_pitch + to;
       ptx::StoreShared128(at, make_uint4(packed[0], packed[1], packed[2], packed[3]));
       if constexpr (PRODUCTS == 3) {
         ptx::StoreShared128(at + 2 * p.chunk_pitch, make_uint4(low[0], low[1], low[2], low[3]));
@@ -205,12 +216,12 @@ struct Producer {
   // The slab left the window: finds the scale that it needs and, if that is another one, gathers it
   // again. Within a tile the exponent never falls, since sums of earlier slabs already carry it.
   // Rare, so a call; by value, so that the caller's state stays in registers.
-  static __device__ __noinline__ int Redo(const TileParams& p, Control& control, Slab slab,
-                                          uint32_t stage, int exponent, bool first) {
+  static __device__ __noinline__ int Redo(const TileParams& p, Control& control, uint32_t* places,
+                                          Slab slab, uint32_t stage, int exponent, bool first) {
     Producer self{p,
                   control,
                   0,
-                  nullptr,
+                  places,
                   static_cast<int>(threadIdx.x) / 32,
                   static_cast<int>(threadIdx.x) % 32,
                   exponent,
@@ -236,10 +247,10 @@ struct Producer {
 
   // The first tile from `index` on that has a source: residues without taps have none.
   __device__ Tile Next(int& index) const {
-    Tile tile(p, min(index, p.tiles - 1), 2 * ROWS);
+    Tile tile(p, min(index, p.tiles - 1));
     while (tile.taps == 0 && index < p.tiles) {
       index += gridDim.x;
-      tile = Tile(p, min(index, p.tiles - 1), 2 * ROWS);
+      tile = Tile(p, min(index, p.tiles - 1));
     }
     return tile;
   }
@@ -293,7 +304,7 @@ struct Producer {
           largest = MaxOfAll(largest, control.exchange[turn]);
           turn ^= 1;
           if (LeavesWindow(largest, slab == 0)) {
-            exponent = Redo(p, control, current, at, exponent, slab == 0);
+            exponent = Redo(p, control, places, current, at, exponent, slab == 0);
             scale = ScaleOf(exponent);
           }
           if (threadIdx.x == 0) control.exponent[stage] = exponent;
@@ -322,18 +333,24 @@ __device__ void FeedWeights(const TileParams& p, Control& control, uint32_t ring
   int slot = 0;
   uint32_t parity = 1;
   for (int index = blockIdx.x; index < p.tiles; index += gridDim.x) {
-    const Tile tile(p, index, 2 * ROWS);
+    const Tile tile(p, index);
     const int64_t block = (static_cast<int64_t>(tile.group) * p.m_blocks + tile.m_block) * p.slabs;
     const uint8_t* from = p.weights + (block * p.first_tap[p.residues_h] +
                                        static_cast<int64_t>(p.slabs) * p.first_tap[tile.residue]) *
                                           kTap;
+    const int64_t to_second = int64_t{p.slabs} * p.first_tap[p.residues_h] * kTap;
+    const bool second = p.blocks == 2 && tile.m_block + 1 < p.m_blocks;
     for (int slab = 0; slab < p.slabs; ++slab) {
       for (int tap = 0; tap < tile.taps; tap += p.chunk_taps) {
         const uint32_t bytes = min(p.chunk_taps, tile.taps - tap) * kTap;
         const uint32_t full = ptx::SharedAddress(&control.weight_full[slot]);
         ptx::BarrierWait(ptx::SharedAddress(&control.weight_empty[slot]), parity);
-        ptx::BarrierArriveExpect(full, bytes);
+        ptx::BarrierArriveExpect(full, second ? 2 * bytes : bytes);
         ptx::BulkLoad(ring + slot * p.weight_bytes, from, bytes, full);
+        if (second) {
+          ptx::BulkLoad(ring + slot * p.weight_bytes + p.block_bytes, from + to_second, bytes,
+                        full);
+        }
         from += bytes;
         if (++slot == p.weight_stages) {
           slot = 0;
@@ -355,15 +372,15 @@ struct Consumer {
   const TileParams& p;
   Control& control;
   const uint32_t stages, ring;
-  T* const staging;  // this warp's: 8 channels
-  const int group;   // warpgroup, 0 or 1
+  T* const staging;            // this warp's: 8 channels
+  const int block, first_row;  // this warpgroup's, of the tile
   const int warp, lane;
 
   template <typename Value>
   __device__ __forceinline__ void StoreRows(const Value& value, const Tile& tile, int tile_row) {
     const int row = (tile.row + tile_row) * p.target_step_h + tile.residue;
     if (row >= p.target_h) return;
-    const int m = tile.m_block * 64 + warp * 16;
+    const int m = (tile.m_block + block) * 64 + warp * 16;
     const StripRow strip{
         tile.image * p.target_batch +
             (static_cast<int64_t>(tile.group) * p.m_per_group + m) * p.target_channel +
@@ -382,29 +399,43 @@ struct Consumer {
                              lane);
   }
 
-  // In NHWC the eight lanes of one pixel write eight consecutive channels: whole sectors.
+  // From registers: in NHWC the eight lanes of one pixel write eight consecutive channels, and in
+  // folded tiles four lanes write what eight columns become.
   template <typename Value>
-  __device__ void StorePixels(Value value, const Tile& tile, int tile_row) {
-    const int row = (tile.row + tile_row) * p.target_step_h + tile.residue;
-    if (row >= p.target_h) return;
+  __device__ __forceinline__ void StoreDirect(const Value& value, const Tile& tile, int y) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int m = tile.m_block * 64 + warp * 16 + half * 8 + lane / 4;
+      const int m = (tile.m_block + block) * 64 + warp * 16 + half * 8 + lane / 4;
       if (m >= p.m_per_group) continue;
-      T* const to = static_cast<T*>(p.target) + tile.image * p.target_batch +
-                    static_cast<int64_t>(row) * p.target_row +
-                    static_cast<int64_t>(tile.group) * p.m_per_group + m;
+      T* const channel = static_cast<T*>(p.target) + tile.image * p.target_batch +
+                         (static_cast<int64_t>(tile.group) * p.m_per_group + m) * p.target_channel;
 #pragma unroll
-      for (int r = 0; r < RES; ++r) {
-        if (r < p.residues_w) {
+      for (int j = 0; j < N / 8; ++j) {
+        const int row =
+            (tile.row + first_row + (p.folded ? j : y)) * p.target_step_h + tile.residue;
+        const int column = tile.column + 8 * (p.folded ? y : j) + 2 * (lane % 4);
+        if (row >= p.target_h) continue;
+        T* const to = channel + row * p.target_row;
+        if constexpr (RES <= 2) {
+          if (p.vectors) {
+            struct alignas(2 * RES * sizeof(T)) Vector {
+              T value[2 * RES];
+            } vector;
 #pragma unroll
-          for (int j = 0; j < N / 8; ++j) {
+            for (int i = 0; i < 2 * RES; ++i) {
+              vector.value[i] = Round<T>(value(i % RES, half, 4 * j + 2 * half + i / RES));
+            }
+            if (column * RES < p.target_w) *reinterpret_cast<Vector*>(to + column * RES) = vector;
+            continue;
+          }
+        }
 #pragma unroll
-            for (int e = 0; e < 2; ++e) {
-              const int x = (tile.column + 8 * j + 2 * (lane % 4) + e) * p.target_step_w + r;
-              if (x >= 0 && x < p.target_w) {
-                to[x * p.target_column] = Round<T>(value(r, half, 4 * j + 2 * half + e));
-              }
+        for (int r = 0; r < RES; ++r) {
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            const int x = (column + e) * p.target_step_w + r;
+            if (r < p.residues_w && x >= 0 && x < p.target_w) {
+              to[x * p.target_column] = Round<T>(value(r, half, 4 * j + 2 * half + e));
             }
           }
         }
@@ -416,11 +447,11 @@ struct Consumer {
     float sum[RES][ROWS][kRegisters];
     int stage = 0, slot = 0;
     uint32_t parity = 0, weight_parity = 0;
-    const uint64_t weights = wgmma::Descriptor(1024, 128) | (ring >> 4);
-    const uint64_t pixels = wgmma::Descriptor(p.chunk_pitch, 128) | (stages >> 4);
+    const uint64_t weights = wgmma::Descriptor(1024, 128) | ((ring + block * p.block_bytes) >> 4);
+    const uint64_t pixels = wgmma::Descriptor(p.chunk_pitch, p.group_pitch) | (stages >> 4);
 
     for (int index = blockIdx.x; index < p.tiles; index += gridDim.x) {
-      const Tile tile(p, index, 2 * ROWS);
+      const Tile tile(p, index);
       const int first_tap = p.first_tap[tile.residue];
       int exponent = 0;
 #pragma unroll
@@ -450,7 +481,7 @@ struct Consumer {
           }
         }
         const uint64_t row_cells = pixels + static_cast<uint32_t>(stage * (p.stage_bytes >> 4) +
-                                                                  group * ROWS * p.halo_columns);
+                                                                  first_row * p.halo_columns);
         for (int tap = 0; tap < tile.taps; tap += p.chunk_taps) {
           ptx::BarrierWait(ptx::SharedAddress(&control.weight_full[slot]), weight_parity);
           Accumulate(sum, tile.residue, first_tap + tap,
@@ -521,7 +552,7 @@ struct Consumer {
         wgmma::Fence();
 #pragma unroll
         for (int y = 0; y < ROWS; ++y) {
-          const uint64_t c = b + static_cast<uint32_t>(y * p.halo_columns);
+          const uint64_t c = b + static_cast<uint32_t>(y * p.row_cells);
           if constexpr (PRODUCTS == 3) {
             // The small products first: less is cut off when the large one joins.
             const uint64_t c_low = c + static_cast<uint32_t>(p.chunk_pitch >> 3);
@@ -546,7 +577,7 @@ struct Consumer {
     float factor[2], bias[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int m = tile.m_block * 64 + warp * 16 + half * 8 + lane / 4;
+      const int m = (tile.m_block + block) * 64 + warp * 16 + half * 8 + lane / 4;
       const int64_t channel = static_cast<int64_t>(tile.group) * p.m_per_group + m;
       const bool exists = m < p.m_per_group;
       bias[half] = exists && p.bias != nullptr
@@ -565,10 +596,10 @@ struct Consumer {
         return kScaled ? fmaf(sum[r][y][i] * factor[half], power, bias[half])
                        : sum[r][y][i] + bias[half];
       };
-      if (p.channels_first) {
-        StoreRows(value, tile, group * ROWS + y);
+      if (p.channels_first && !p.folded) {
+        StoreRows(value, tile, first_row + y);
       } else {
-        StorePixels(value, tile, group * ROWS + y);
+        StoreDirect(value, tile, y);
       }
     }
   }
@@ -603,11 +634,19 @@ __global__ void __launch_bounds__(kThreads, 1) TileKernel(const __grid_constant_
     }
   } else {
     ptx::RegistersUp<kConsumerRegisters>();
-    const int consumer = warp - kProducerWarps - 1;
+    const int consumer = warp - kProducerWarps - 1, group = consumer / 4;
+    const int block = p.blocks == 2 ? group : 0;
+    const int first_row = p.blocks == 2 ? 0 : group * (p.folded ? N / 8 : ROWS);
     T* staging = reinterpret_cast<T*>(shared + p.staging_at) + consumer * 8 * p.staging_pitch;
-    Consumer<T, N, RES, ROWS, PRODUCTS>{
-        p,       control,      base + kControlBytes, base + static_cast<uint32_t>(p.weights_at),
-        staging, consumer / 4, consumer % 4,         lane}
+    Consumer<T, N, RES, ROWS, PRODUCTS>{p,
+                                        control,
+                                        base + kControlBytes,
+                                        base + static_cast<uint32_t>(p.weights_at),
+                                        staging,
+                                        block,
+                                        first_row,
+                                        consumer % 4,
+                                        lane}
         .Run();
   }
 }

@@ -49,12 +49,12 @@ struct WgradParams {
   int rows, columns, halo_rows, halo_columns, planes_w;
   int x_cells, dy_cells, x_groups, cell_groups, units_per_warp;  // groups of 32 cells, x first
   int stages, stage_bytes, part_bytes, dy_at;  // of a stage: high part, then low part; x, then dy
-  int x_row_bytes, dy_row_bytes;
+  int x_row_bytes, dy_row_bytes, dy_plane_bytes;
   int pixel_groups;  // distance between the two halves of 16 pixels: 128, or a row for 8 columns
   int table_at;
   int plane_h[kMaxPlanes], plane_w[kMaxPlanes];
   int first_row, first_column;
-  int16_t row[kWgradMaxLanes * kWgradMaxSlots], column[kWgradMaxLanes * kWgradMaxSlots];
+  int start[kWgradMaxLanes * kWgradMaxSlots];  // of each tap's dy, in cells of a stage
 };
 
 struct Control {
@@ -277,11 +277,7 @@ struct Consumer {
         (stages >> 4);
     uint32_t b_start[SLOTS];
 #pragma unroll
-    for (int s = 0; s < SLOTS; ++s) {
-      // A slot without a tap repeats another one's work; its sums are never read.
-      const int row = p.row[lane_of_taps + s], column = p.column[lane_of_taps + s];
-      b_start[s] = static_cast<uint32_t>((p.dy_at + row * p.dy_row_bytes) / 16 + column);
-    }
+    for (int s = 0; s < SLOTS; ++s) b_start[s] = p.start[lane_of_taps + s];
     int stage = 0;
     uint32_t parity = 0;
     bool first = true;
@@ -422,11 +418,11 @@ __global__ void __launch_bounds__(kThreads, 1) WgradKernel(const __grid_constant
       if (cell < p.x_cells) target = row * p.x_row_bytes + column * 16;
       place = PackPlace(row, column);
     } else if (dy_cell < p.dy_cells) {
-      const int row = dy_cell / p.halo_columns, column = dy_cell - row * p.halo_columns;
-      const int plane = row / p.halo_rows, plane_y = plane / p.planes_w;
-      target = p.dy_at + row * p.dy_row_bytes + column * 16;
-      place = PackPlace(p.step_h * (row - plane * p.halo_rows) + p.plane_h[plane_y],
-                        p.step_w * column + p.plane_w[plane - plane_y * p.planes_w]);
+      const LoadedCell from(dy_cell, p.halo_rows, p.halo_columns, p.planes_w);
+      const int plane = from.plane_h * p.planes_w + from.plane_w;
+      target = p.dy_at + plane * p.dy_plane_bytes + from.row * p.dy_row_bytes + from.column * 16;
+      place = PackPlace(p.step_h * from.row + p.plane_h[from.plane_h],
+                        p.step_w * from.column + p.plane_w[from.plane_w]);
     }
     table[cell] = target;
     table[p.cell_groups * 32 + cell] = place;

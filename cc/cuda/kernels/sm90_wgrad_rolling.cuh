@@ -18,6 +18,7 @@
 #include <cstdint>
 
 #include "core/rolling_plan.h"
+#include "cuda/kernels/rolling_item.cuh"
 #include "cuda/primitives/operand.cuh"
 #include "cuda/primitives/ptx.cuh"
 #include "cuda/primitives/wgmma.cuh"
@@ -53,13 +54,10 @@ struct Work {
 
 struct Control {
   uint64_t full[kRollingSlots], empty[kRollingSlots];
-  struct {
-    int exponent;  // of x and dy together
-    int first, last;
-  } item[kRollingSlots];
+  int item[kRollingSlots];  // RollingItem::word; the exponent is of x and dy together
   uint32_t exchange[kRollingSlots][2][kProducerWarps];
   uint32_t redo[2][kProducerWarps];
-  Work work;
+  alignas(16) Work work;  // apart from what is written later
 };
 static_assert(sizeof(Control) <= kControlBytes, "the rings start behind it");
 
@@ -285,9 +283,8 @@ struct Producer {
 
   __device__ __forceinline__ void Publish(int slot, Scales scales, bool first, bool last) const {
     if (threadIdx.x == 0) {
-      control.item[slot].exponent = ExponentOf(scales.x) + ExponentOf(scales.dy);
-      control.item[slot].first = first;
-      control.item[slot].last = last;
+      const int exponent = ExponentOf(scales.x) + ExponentOf(scales.dy);
+      control.item[slot] = RollingItem(exponent, first, last).word;
     }
     ptx::FenceAsync();
     __syncwarp();
@@ -385,30 +382,28 @@ struct Consumer {
     float sum[kN / 2];
     int slot = 0;
     uint32_t parity = 0;
-    bool clear = true, more = true;
+    bool clear = true;
+    const int lane = threadIdx.x % 32;
     ptx::BarrierWait(ptx::SharedAddress(&control.full[0]), 0);
-    while (more) {
+    RollingItem item(&control.item[0], lane);
+    do {
 #pragma unroll
       for (int i = 0; i < kN / 2; ++i) sum[i] = 0.f;
-      const int exponent = control.item[slot].exponent;
+      const int exponent = item.exponent();
       // `slot` holds an item that may be the upper one of a step.
-      for (int n = 0; n < kFlush;) {
-        more = control.item[slot].last == 0;
-        if (!more) break;
+      for (int n = 0; n < kFlush && !item.last();) {
         const int next = slot + 1 == kRollingSlots ? 0 : slot + 1;
         const uint32_t next_parity = next == 0 ? parity ^ 1 : parity;
         ptx::BarrierWait(ptx::SharedAddress(&control.full[next]), next_parity);
-        const bool joins = control.item[next].first == 0;
-        const bool same = control.item[next].exponent == exponent;
-        if (joins) {
+        item = RollingItem(&control.item[next], lane);
+        if (!item.first()) {
           Step(sum, slot);
           ++n;
         }
-        __syncwarp();  // every lane has read the item's flags
-        if (threadIdx.x % 32 == 0) ptx::BarrierArrive(ptx::SharedAddress(&control.empty[slot]));
+        if (lane == 0) ptx::BarrierArrive(ptx::SharedAddress(&control.empty[slot]));
         slot = next;
         parity = next_parity;
-        if (!same) break;
+        if (item.exponent() != exponent) break;
       }
       float4* const to = reinterpret_cast<float4*>(p.slots) +
                          (blockIdx.x * int64_t{3} + group) * kRollingTaps * 1024 +
@@ -428,7 +423,7 @@ struct Consumer {
             old.z + sum[4 * i + 2] * scale * scale_too, old.w + sum[4 * i + 3] * scale * scale_too);
       }
       clear = false;
-    }
+    } while (!item.last());
   }
 
   // Adds two rows.

@@ -19,6 +19,7 @@ namespace transconv::cuda::sm90_tile {
 constexpr int kMinStages = 2;
 constexpr int kPreferredStages = 5;
 constexpr int kWeightStages = 3;
+constexpr int kFoldColumns = 64;  // where whole rows are stored faster
 
 // One instantiation of the kernel.
 struct Shape {
@@ -34,31 +35,39 @@ struct Shape {
 #define TRANSCONV_SM90_TILE_TRIPLE(X) \
   X(128, 1, 1, 3) X(64, 1, 2, 3) X(32, 1, 4, 3) X(64, 2, 1, 3) X(32, 2, 2, 3) X(32, 4, 1, 3)
 
+// How a shape is used.
+struct Use {
+  int blocks;   // of 64 target channels in a tile, 1 or 2
+  bool folded;  // instructions take N / 8 rows of 8 columns
+};
+
 // A problem's whole programme.
 struct Programme {
   Shape shape;
+  Use use;
   TilePlan plan;
+  int rows, columns;  // of a tile
   int m_per_group, k_per_group, m_blocks, slabs;
   int strip, lead, tiles_x, tiles_y;
   int64_t tiles;
-  int chunk_taps, stages, chunk_pitch, stage_bytes, weight_bytes, staging_pitch;
+  int chunk_taps, stages, chunk_pitch, stage_bytes, weight_bytes, block_bytes, staging_pitch;
   int weights_at, staging_at, table_at, shared_bytes;
   int64_t packed_bytes, workspace_bytes;
 };
 
-// Fills the programme for one shape; returns why it does not fit, or null.
+// Fills the programme for one use of a shape; returns why it does not fit, or null.
 inline const char* MakeProgramme(const Problem& q, Pass pass, DType dtype, const Shape& shape,
-                                 Programme* result) {
+                                 const Use& use, Programme* result) {
   Programme g;
   g.shape = shape;
-  const int rows = 2 * shape.rows;
-  if (!MakeTilePlan(q, pass, rows, shape.n, &g.plan)) {
+  g.use = use;
+  g.rows = (use.folded ? shape.n / 8 : shape.rows) * (use.blocks == 2 ? 1 : 2);
+  g.columns = use.folded ? 8 * shape.rows : shape.n;
+  if (!MakeTilePlan(q, pass, g.rows, g.columns, &g.plan)) {
     return "the kernel or the stride is too large for a tile programme";
   }
-  if ((g.plan.halo_rows + 1) * g.plan.h.source_step > 65535 ||
-      (g.plan.halo_columns + 1) * g.plan.w.source_step > 65535) {
-    return "the halo of a tile exceeds shared memory";
-  }
+  if (use.folded && g.plan.max_target_columns() > kFoldColumns) return "rows are long enough";
+  if (!g.plan.PlacesFit()) return "the halo of a tile exceeds shared memory";
   if (g.plan.w.residues > shape.res) return "more column residues than accumulators";
   const bool forward = pass == Pass::kForward;
   const int element = static_cast<int>(ByteWidth(dtype));
@@ -68,27 +77,28 @@ inline const char* MakeProgramme(const Problem& q, Pass pass, DType dtype, const
   g.slabs = static_cast<int>(CeilDiv(g.k_per_group, kSlabChannels));
 
   const int sector = 32 / element;
-  const bool cut =
-      shape.res == 1 && q.layout == Layout::kNCHW && shape.n >= 64 && g.plan.w.target % sector != 0;
+  const bool cut = !use.folded && shape.res == 1 && q.layout == Layout::kNCHW && shape.n >= 64 &&
+                   g.plan.w.target % sector != 0;
   // Rows start at multiples of their pitch, so only multiples of this divisor occur.
   g.lead = cut ? sector - static_cast<int>(std::gcd(g.plan.w.target, int64_t{sector})) : 0;
-  g.strip = cut ? shape.n - sector : shape.n;
+  g.strip = cut ? g.columns - sector : g.columns;
   g.tiles_x = static_cast<int>(
-      std::max<int64_t>(CeilDiv(g.plan.max_target_columns() + g.lead - shape.n, g.strip), 0) + 1);
-  g.tiles_y = static_cast<int>(CeilDiv(g.plan.max_target_rows(), rows));
-  g.tiles =
-      int64_t{1} * g.m_blocks * g.plan.h.residues * g.tiles_x * g.tiles_y * q.groups * q.batch;
+      std::max<int64_t>(CeilDiv(g.plan.max_target_columns() + g.lead - g.columns, g.strip), 0) + 1);
+  g.tiles_y = static_cast<int>(CeilDiv(g.plan.max_target_rows(), g.rows));
+  g.tiles = CeilDiv(g.m_blocks, use.blocks) * g.plan.h.residues * g.tiles_x * g.tiles_y * q.groups *
+            q.batch;
 
-  const int most = shape.products == 1 ? 12 : 4;
+  const int most = (shape.products == 1 ? 12 : 4) / use.blocks;
   const int chunks = static_cast<int>(CeilDiv(g.plan.max_taps, most));
   g.chunk_taps = static_cast<int>(CeilDiv(g.plan.max_taps, std::max(chunks, 1)));
-  g.chunk_pitch = g.plan.cells * 16;
+  g.chunk_pitch = g.plan.planes() * g.plan.plane_pitch * 16;
   g.stage_bytes = (shape.products == 1 ? 2 : 4) * g.chunk_pitch;
-  g.weight_bytes = g.chunk_taps * shape.products * kTapBytes;
+  g.block_bytes = g.chunk_taps * shape.products * kTapBytes;
+  g.weight_bytes = use.blocks * g.block_bytes;
   g.staging_pitch = StagingPitch(shape.n * static_cast<int>(g.plan.w.target_step), element);
   const int staging =
-      q.layout == Layout::kNCHW ? kConsumerWarps * 8 * g.staging_pitch * element : 0;
-  const int table = 3 * 4 * 32 * static_cast<int>(CeilDiv(g.plan.cells, 32));
+      q.layout == Layout::kNCHW && !use.folded ? kConsumerWarps * 8 * g.staging_pitch * element : 0;
+  const int table = 4 * 4 * 32 * static_cast<int>(CeilDiv(g.plan.cells, 32));
   const int fixed = kControlBytes + kWeightStages * g.weight_bytes + staging + table + 4 * 128;
   if (fixed >= kSm90SharedBytes) return "taps and staging exceed shared memory";
   g.stages = std::min((kSm90SharedBytes - fixed) / std::max(g.stage_bytes, 1), kPreferredStages);
@@ -108,18 +118,21 @@ inline const char* MakeProgramme(const Problem& q, Pass pass, DType dtype, const
   return nullptr;
 }
 
-// Work that a shape does beyond what the problem needs; narrow instructions feed worse.
+// Work that a programme does beyond what the problem needs; narrow instructions feed worse.
 inline double Waste(const Programme& g) {
   const double columns =
-      static_cast<double>(g.tiles_x) * g.shape.n / static_cast<double>(g.plan.max_target_columns());
-  const double rows = static_cast<double>(g.tiles_y) * 2 * g.shape.rows /
-                      static_cast<double>(g.plan.max_target_rows());
+      static_cast<double>(g.tiles_x) * g.columns / static_cast<double>(g.plan.max_target_columns());
+  const double rows =
+      static_cast<double>(g.tiles_y) * g.rows / static_cast<double>(g.plan.max_target_rows());
+  const int blocks = g.use.blocks;
+  const double channels = static_cast<double>(CeilDiv(g.m_blocks, blocks) * blocks) / g.m_blocks;
+  // Cells that are loaded for each that a block of target channels uses.
   const double halo = static_cast<double>(g.plan.cells) /
-                      (2.0 * g.shape.rows * g.shape.n * g.plan.h.planes * g.plan.w.planes);
-  const double feed = g.shape.n == 32 ? 1.5 : 1.0;
+                      (static_cast<double>(blocks) * g.rows * g.columns * g.plan.planes());
+  const double feed = (g.shape.n == 32 ? 1.5 : 1.0) + (g.use.folded ? 0.1 : 0.0);
   // Accumulators of residues that are not there are idle: only where no full tile fits.
   const double idle = g.plan.w.residues <= g.shape.res / 2 ? 2.0 : 1.0;
-  return columns * rows * (feed + 0.5 * halo) * idle;
+  return columns * rows * channels * (feed + 0.5 * halo) * idle;
 }
 
 // The best programme of a problem; returns why there is none, or null.
@@ -133,16 +146,16 @@ inline const char* Choose(const Problem& q, Pass pass, DType dtype, Programme* b
   double least = std::numeric_limits<double>::infinity();
   const auto consider = [&](Shape shape) {
     if (shape.products != products) return;
-    Programme g;
-    const char* why = MakeProgramme(q, pass, dtype, shape, &g);
-    if (why == nullptr && g.tiles > kMax - 65536) why = "more than 2^31 tiles";
-    if (why != nullptr) {
-      if (least == std::numeric_limits<double>::infinity()) reason = why;
-      return;
-    }
-    if (Waste(g) < least) {
-      least = Waste(g);
-      *best = g;
+    for (const Use& use : {Use{1, false}, Use{2, false}, Use{1, true}, Use{2, true}}) {
+      Programme g;
+      const char* why = MakeProgramme(q, pass, dtype, shape, use, &g);
+      if (why == nullptr && g.tiles > kMax - 65536) why = "more than 2^31 tiles";
+      if (why != nullptr) {
+        if (least == std::numeric_limits<double>::infinity()) reason = why;
+      } else if (Waste(g) < least) {
+        least = Waste(g);
+        *best = g;
+      }
     }
   };
 #define TRANSCONV_CONSIDER(n, res, rows, products) consider({n, res, rows, products});
@@ -188,7 +201,9 @@ inline void FillParams(const Call& call, const Programme& g, TileParams* p) {
   p->m_per_group = g.m_per_group;
   p->slabs = g.slabs;
   p->m_blocks = g.m_blocks;
-  p->by_block = Divider(g.m_blocks);
+  p->rows = g.rows;
+  p->blocks = g.use.blocks;
+  p->by_block = Divider(static_cast<int>(CeilDiv(g.m_blocks, g.use.blocks)));
   p->by_residue = Divider(plan.h.residues);
   p->by_strip = Divider(g.tiles_x);
   p->by_row = Divider(g.tiles_y);
@@ -198,9 +213,15 @@ inline void FillParams(const Call& call, const Programme& g, TileParams* p) {
   p->tiles = static_cast<int>(g.tiles);
   p->strip = g.strip;
   p->lead = g.lead;
+  p->folded = g.use.folded;
   p->channels_first = first;
+  const bool whole = plan.w.residues == plan.w.target_step && plan.w.residues == g.shape.res;
+  p->vectors = first && whole && g.lead == 0 && plan.w.target % (2 * g.shape.res) == 0;
+  p->group_pitch = g.use.folded ? 16 * plan.halo_columns : 128;
+  p->row_cells = g.use.folded ? 8 : plan.halo_columns;
   p->halo_rows = plan.halo_rows;
   p->halo_columns = plan.halo_columns;
+  p->plane_pitch = plan.plane_pitch;
   p->cells = plan.cells;
   p->planes_w = plan.w.planes;
   p->cell_groups = static_cast<int>(CeilDiv(plan.cells, 32));
@@ -212,6 +233,7 @@ inline void FillParams(const Call& call, const Programme& g, TileParams* p) {
   p->chunk_pitch = g.chunk_pitch;
   p->stage_bytes = g.stage_bytes;
   p->weight_bytes = g.weight_bytes;
+  p->block_bytes = g.block_bytes;
   p->staging_pitch = g.staging_pitch;
   p->weights_at = g.weights_at;
   p->staging_at = g.staging_at;
@@ -232,7 +254,7 @@ inline void FillParams(const Call& call, const Programme& g, TileParams* p) {
       p->residue_begin[r][c] = plan.first_tap[r + 1];
     }
   }
-  std::copy_n(plan.tap_cell, kMaxTileTaps, p->tap_cell);
+  for (int t = 0; t < plan.taps; ++t) p->tap_cell[t] = plan.tap_cell(t);
 }
 
 template <typename T, int PRODUCTS>

@@ -50,10 +50,7 @@ inline const char* MakeProgramme(const Problem& q, int products, TileSize size, 
     return "the kernel or the stride is too large for a tile programme";
   }
   const TilePlan& tile = g.plan.tile;
-  if ((tile.halo_rows + 1) * tile.h.source_step > 65535 ||
-      (tile.halo_columns + 1) * tile.w.source_step > 65535) {
-    return "the halo of a tile exceeds shared memory";
-  }
+  if (!tile.PlacesFit()) return "the halo of a tile exceeds shared memory";
   g.in_blocks = static_cast<int>(CeilDiv(q.in_per_group(), 64));
   g.out_blocks = static_cast<int>(CeilDiv(q.out_per_group(), 64));
   const int64_t units = q.groups * g.in_blocks * g.out_blocks * g.plan.passes;
@@ -72,10 +69,9 @@ inline const char* MakeProgramme(const Problem& q, int products, TileSize size, 
   g.x_groups = static_cast<int>(CeilDiv(g.x_cells, 32));
   g.cell_groups = g.x_groups + static_cast<int>(CeilDiv(tile.cells, 32));
   g.x_row_bytes = 8 * size.columns * 16;
-  g.dy_row_bytes = 8 * tile.halo_columns * 16;
-  const int dy_rows = tile.halo_rows * tile.h.planes * tile.w.planes;
+  g.dy_row_bytes = 16 * g.plan.row_pitch();
   g.dy_at = size.rows * g.x_row_bytes;
-  g.part_bytes = g.dy_at + dy_rows * g.dy_row_bytes;
+  g.part_bytes = g.dy_at + 16 * tile.planes() * g.plan.plane_pitch();
   g.stage_bytes = g.part_bytes * (products == 3 ? 2 : 1);
   const int table = 4 * 32 * g.cell_groups;
   const int fixed = kControlBytes + 4 * table + 2 * 128;
@@ -97,8 +93,7 @@ inline double Waste(const Problem& q, const Programme& g) {
   const double columns = static_cast<double>(g.tiles_x) * g.columns / static_cast<double>(q.w.in);
   const double rows = static_cast<double>(g.tiles_y) * g.rows / static_cast<double>(q.h.in);
   const TilePlan& tile = g.plan.tile;
-  const double planes = tile.h.planes * tile.w.planes;
-  const double halo = (tile.cells + g.x_cells) / (g.x_cells * (planes + 1.0));
+  const double halo = (tile.cells + g.x_cells) / (g.x_cells * (tile.planes() + 1.0));
   const double small = 1.0 + 64.0 / (g.rows * g.columns);  // barriers and tables of a tile
   return columns * rows * halo * small;
 }
@@ -173,6 +168,7 @@ inline void FillParams(const Call& call, const Programme& g, WgradParams* p) {
   p->dy_at = g.dy_at;
   p->x_row_bytes = g.x_row_bytes;
   p->dy_row_bytes = g.dy_row_bytes;
+  p->dy_plane_bytes = 16 * g.plan.plane_pitch();
   p->pixel_groups = g.columns == 8 ? 1 : 0;
   p->table_at = g.table_at;
   for (int i = 0; i < kMaxPlanes; ++i) {
@@ -182,9 +178,8 @@ inline void FillParams(const Call& call, const Programme& g, WgradParams* p) {
   p->first_row = static_cast<int>(tile.first_row[0]);
   p->first_column = static_cast<int>(tile.first_column);
   for (int i = 0; i < g.plan.passes * kWgradGroups * g.plan.slots; ++i) {
-    const int tap = std::max<int>(g.plan.tap[i], 0);
-    p->row[i] = static_cast<int16_t>(g.plan.row_of(tap));
-    p->column[i] = static_cast<int16_t>(g.plan.column_of(tap));
+    // A slot without a tap repeats another one's work; its sums are never read.
+    p->start[i] = g.dy_at / 16 + g.plan.start(std::max<int>(g.plan.tap[i], 0));
   }
 }
 
