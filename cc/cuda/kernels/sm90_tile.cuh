@@ -9,9 +9,9 @@
 // Where rows are short, the N operand is folded: N / 8 rows of 8 columns, which lie a halo row
 // apart, and the ROWS instructions are neighbours along the row.
 //
-//     7 producer warps   gather a slab's halo from the source in any layout, convert it to 16 bits
-//                        and store it as blocked-8 cells [chunk of 8 channels][cell][8]; a cell is
-//                        loaded and converted once and serves every tap
+//     7 producer warps   gather a stage, the halo of a few slabs, from the source in any layout,
+//                        convert it to 16 bits and store it as blocked-8 cells [chunk of 8
+//                        channels][cell][8]; a cell is loaded and converted once for every tap
 //     1 weight warp      brings the packed weights of a few taps at a time by bulk copies
 //     8 consumer warps   two warpgroups: for every tap, one wgmma per row, whose pixel operand
 //                        starts at the tap's cell; then the epilogue
@@ -47,6 +47,7 @@ constexpr int kThreads = 32 * (kProducerWarps + 1 + kConsumerWarps);
 constexpr int kProducerRegisters = 80, kConsumerRegisters = 176;
 constexpr int kUnits = 4;          // gathers in flight per producer: 8 channels of one cell each
 constexpr int kSlabChannels = 16;  // one wgmma step
+constexpr int kMaxDepth = 8;       // slabs of a stage
 constexpr int kMaxStages = 8;
 constexpr int kTapBytes = 64 * kSlabChannels * 2;  // one packed operand of one tap
 
@@ -62,6 +63,7 @@ struct TileParams {
   int source_h, source_w, target_h, target_w;
   int source_step_h, source_step_w, target_step_h, target_step_w;
   int groups, k_per_group, m_per_group, slabs, m_blocks;
+  int depth;         // slabs of a stage
   int rows, blocks;  // of a tile: target rows of its residue; blocks of 64 target channels, 1 or 2
   int residues_h, residues_w;
   int tiles;
@@ -74,9 +76,10 @@ struct TileParams {
   int halo_rows, halo_columns, plane_pitch, cells, planes_w;
   int group_pitch, row_cells;  // between 8 columns of an instruction (bytes), between instructions
   int cell_groups, units_per_warp;  // groups of 32 cells; units of a warp, in whole rounds
+  Divider by_cells;                 // by cell_groups: the chunk of a unit
   int chunk_taps, stages, weight_stages;
   // Byte offsets in shared memory.
-  int chunk_pitch, stage_bytes, weight_bytes, block_bytes, staging_pitch;
+  int chunk_pitch, low_at, stage_bytes, weight_bytes, block_bytes, staging_pitch;
   int weights_at, staging_at, table_at;
   int plane_h[kMaxPlanes], plane_w[kMaxPlanes];
   int first_row[kMaxResidues];
@@ -132,11 +135,11 @@ struct Producer {
   int exponent = kMinExponent;
   float scale = ScaleOf(kMinExponent);
 
-  // What a slab's gathers start from.
-  struct Slab {
+  // What a stage's gathers start from.
+  struct Source {
     const char* base = nullptr;
     const uint32_t* offsets = nullptr;
-    int channels = 0;  // that exist; 0 if there is no such slab
+    int channels = 0;  // that exist; 0 if there is no such stage
   };
 
   __device__ void BuildPlaces() const {
@@ -168,28 +171,30 @@ struct Producer {
     }
   }
 
-  __device__ Slab SlabOf(const Tile& tile, int which) const {
+  __device__ Source SourceOf(const Tile& tile, int which) const {
     return {static_cast<const char*>(p.source) + tile.image * p.source_batch +
                 static_cast<int64_t>(tile.group) * p.k_per_group * p.source_channel,
             OffsetsOf(which), p.k_per_group};
   }
 
-  // Unit u of a slab is chunk u / cell_groups and the 32 cells of group u % cell_groups.
-  __device__ __forceinline__ void Gather(Raw (&v)[8], Slab slab, int unit) const {
-    const int chunk = unit >= p.cell_groups ? 1 : 0;
-    const bool exists = unit < 2 * p.cell_groups && slab.channels > 0;
-    const uint32_t offset =
-        exists ? slab.offsets[(unit - chunk * p.cell_groups) * 32 + lane] : kNoCell;
-    GatherCell(v, slab.base + chunk * (8 * int64_t{p.source_channel}), p.source_channel, offset,
-               slab.channels - chunk * 8);
+  __device__ __forceinline__ int Units() const { return 2 * p.depth * p.cell_groups; }
+
+  // Unit u of a stage is chunk u / cell_groups and the 32 cells of group u % cell_groups.
+  __device__ __forceinline__ void Gather(Raw (&v)[8], Source from, int unit) const {
+    int chunk = unit;
+    const int group = p.by_cells.Split(chunk);
+    const bool exists = unit < Units() && chunk * 8 < from.channels;
+    const uint32_t offset = exists ? from.offsets[group * 32 + lane] : kNoCell;
+    GatherCell(v, from.base + chunk * (8 * int64_t{p.source_channel}), p.source_channel, offset,
+               from.channels - chunk * 8);
   }
 
   // Converts one unit and stores its cells; returns the largest scaled magnitudes, two halves.
   __device__ __forceinline__ uint32_t Put(const Raw (&v)[8], uint32_t stage, int unit,
                                           uint32_t largest) const {
-    if (unit >= 2 * p.cell_groups) return largest;
-    const int chunk = unit >= p.cell_groups ? 1 : 0;
-    const int cell = (unit - chunk * p.cell_groups) * 32 + lane;
+    if (unit >= Units()) return largest;
+    int chunk = unit;
+    const int cell = p.by_cells.Split(chunk) * 32 + lane;
     // Without planes side by side cells are stored as they are loaded.
     const uint32_t to = p.planes_w == 1 ? (cell < p.cells ? 16u * cell : kNoCell)
                                         : places[p.cell_groups * 32 + cell];
@@ -199,7 +204,7 @@ struct Producer {
       const uint32_t at = stage + chunk * p.chunk_pitch + to;
       ptx::StoreShared128(at, make_uint4(packed[0], packed[1], packed[2], packed[3]));
       if constexpr (PRODUCTS == 3) {
-        ptx::StoreShared128(at + 2 * p.chunk_pitch, make_uint4(low[0], low[1], low[2], low[3]));
+        ptx::StoreShared128(at + p.low_at, make_uint4(low[0], low[1], low[2], low[3]));
       }
     }
     return largest;
@@ -213,11 +218,11 @@ struct Producer {
     return __reduce_max_sync(0xffffffffu, slots[lane % kProducerWarps]);
   }
 
-  // The slab left the window: finds the scale that it needs and, if that is another one, gathers it
-  // again. Within a tile the exponent never falls, since sums of earlier slabs already carry it.
+  // A stage left the window: finds the scale that it needs and, if that is another one, gathers it
+  // again. Within a tile the exponent never falls, since sums of earlier stages already carry it.
   // Rare, so a call; by value, so that the caller's state stays in registers.
   static __device__ __noinline__ int Redo(const TileParams& p, Control& control, uint32_t* places,
-                                          Slab slab, uint32_t stage, int exponent, bool first) {
+                                          Source source, uint32_t stage, int exponent, bool first) {
     Producer self{p,
                   control,
                   0,
@@ -227,9 +232,9 @@ struct Producer {
                   exponent,
                   0.f};
     uint32_t largest = 0;
-    for (int u = self.warp; u < 2 * p.cell_groups; u += kProducerWarps) {
+    for (int u = self.warp; u < self.Units(); u += kProducerWarps) {
       Raw v[8];
-      self.Gather(v, slab, u);
+      self.Gather(v, source, u);
       largest = LargestBits(v, largest);
     }
     largest = self.MaxOfAll(largest, control.redo);
@@ -237,9 +242,9 @@ struct Producer {
     const int needed = NeededExponent(largest, exponent, first);
     if (needed == exponent) return exponent;
     self.scale = ScaleOf(needed);
-    for (int u = self.warp; u < 2 * p.cell_groups; u += kProducerWarps) {
+    for (int u = self.warp; u < self.Units(); u += kProducerWarps) {
       Raw v[8];
-      self.Gather(v, slab, u);
+      self.Gather(v, source, u);
       self.Put(v, stage, u, 0);
     }
     return needed;
@@ -263,7 +268,7 @@ struct Producer {
     ptx::NamedBarrier<1, kProducers>();
     BuildOffsets(first, 0);
     ptx::NamedBarrier<1, kProducers>();
-    Slab current = SlabOf(first, 0);
+    Source current = SourceOf(first, 0);
     Raw v[kUnits][8];
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) Gather(v[i], current, warp + kProducerWarps * i);
@@ -277,14 +282,14 @@ struct Producer {
       ptx::NamedBarrier<1, kProducers>();  // nobody gathers by the table that is overwritten now
       if (more) BuildOffsets(next_tile, which ^ 1);
       ptx::NamedBarrier<1, kProducers>();
-      for (int slab = 0; slab < p.slabs; ++slab) {
-        Slab next;
-        if (slab + 1 < p.slabs) {
+      for (int slab = 0; slab < p.slabs; slab += p.depth) {
+        Source next;
+        if (slab + p.depth < p.slabs) {
           next = current;
-          next.base += kSlabChannels * int64_t{p.source_channel};
-          next.channels -= kSlabChannels;
+          next.base += p.depth * kSlabChannels * int64_t{p.source_channel};
+          next.channels -= p.depth * kSlabChannels;
         } else if (more) {
-          next = SlabOf(next_tile, which ^ 1);
+          next = SourceOf(next_tile, which ^ 1);
         }
         ptx::BarrierWait(ptx::SharedAddress(&control.empty[stage]), parity);
         const uint32_t at = stages + stage * p.stage_bytes;
@@ -294,8 +299,9 @@ struct Producer {
 #pragma unroll
           for (int i = 0; i < kUnits; ++i) {
             largest = Put(v[i], at, warp + kProducerWarps * (j + i), largest);
-            const Slab from{last ? next.base : current.base, last ? next.offsets : current.offsets,
-                            last ? next.channels : current.channels};
+            const Source from{last ? next.base : current.base,
+                              last ? next.offsets : current.offsets,
+                              last ? next.channels : current.channels};
             Gather(v[i], from, warp + kProducerWarps * (last ? i : j + i + kUnits));
           }
         }
@@ -463,11 +469,11 @@ struct Consumer {
         }
       }
       const int slabs = tile.taps > 0 ? p.slabs : 0;
-      for (int slab = 0; slab < slabs; ++slab) {
+      for (int slab = 0; slab < slabs; slab += p.depth) {
         ptx::BarrierWait(ptx::SharedAddress(&control.full[stage]), parity);
         if constexpr (kScaled) {
-          // Sums so far carry the exponent of the slab before. Not conditional: a branch here would
-          // make the compiler serialise the matrix instructions.
+          // Sums so far carry the exponent of the stage before. Not conditional: a branch here
+          // would make the compiler serialise the matrix instructions.
           const int now = control.exponent[stage];
           const float factor = slab == 0 ? 1.f : PowerOfTwo(max(exponent - now, -126));
           exponent = now;
@@ -482,15 +488,19 @@ struct Consumer {
         }
         const uint64_t row_cells = pixels + static_cast<uint32_t>(stage * (p.stage_bytes >> 4) +
                                                                   first_row * p.halo_columns);
-        for (int tap = 0; tap < tile.taps; tap += p.chunk_taps) {
-          ptx::BarrierWait(ptx::SharedAddress(&control.weight_full[slot]), weight_parity);
-          Accumulate(sum, tile.residue, first_tap + tap,
-                     first_tap + min(tap + p.chunk_taps, tile.taps),
-                     weights + static_cast<uint32_t>(slot * (p.weight_bytes >> 4)), row_cells);
-          if (lane == 0) ptx::BarrierArrive(ptx::SharedAddress(&control.weight_empty[slot]));
-          if (++slot == p.weight_stages) {
-            slot = 0;
-            weight_parity ^= 1;
+        const int depth = min(p.depth, slabs - slab);
+        for (int d = 0; d < depth; ++d) {
+          const uint64_t cells = row_cells + static_cast<uint32_t>(d * (p.chunk_pitch >> 3));
+          for (int tap = 0; tap < tile.taps; tap += p.chunk_taps) {
+            ptx::BarrierWait(ptx::SharedAddress(&control.weight_full[slot]), weight_parity);
+            Accumulate(sum, tile.residue, first_tap + tap,
+                       first_tap + min(tap + p.chunk_taps, tile.taps),
+                       weights + static_cast<uint32_t>(slot * (p.weight_bytes >> 4)), cells);
+            if (lane == 0) ptx::BarrierArrive(ptx::SharedAddress(&control.weight_empty[slot]));
+            if (++slot == p.weight_stages) {
+              slot = 0;
+              weight_parity ^= 1;
+            }
           }
         }
         if (lane == 0) ptx::BarrierArrive(ptx::SharedAddress(&control.empty[stage]));
@@ -555,7 +565,7 @@ struct Consumer {
           const uint64_t c = b + static_cast<uint32_t>(y * p.row_cells);
           if constexpr (PRODUCTS == 3) {
             // The small products first: less is cut off when the large one joins.
-            const uint64_t c_low = c + static_cast<uint32_t>(p.chunk_pitch >> 3);
+            const uint64_t c_low = c + static_cast<uint32_t>(p.low_at >> 4);
             wgmma::Multiply<Operand, N>::Run(d[r][y], a + 2 * (kTapBytes >> 4), c_low, 1);
             wgmma::Multiply<Operand, N>::Run(d[r][y], a + (kTapBytes >> 4), c, 1);
           }

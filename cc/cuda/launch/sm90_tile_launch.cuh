@@ -18,6 +18,7 @@ namespace transconv::cuda::sm90_tile {
 
 constexpr int kMinStages = 2;
 constexpr int kPreferredStages = 5;
+constexpr int kPreferredDepthStages = 3;
 constexpr int kWeightStages = 3;
 constexpr int kFoldColumns = 64;  // where whole rows are stored faster
 
@@ -47,13 +48,38 @@ struct Programme {
   Use use;
   TilePlan plan;
   int rows, columns;  // of a tile
-  int m_per_group, k_per_group, m_blocks, slabs;
+  int m_per_group, k_per_group, m_blocks, slabs, depth;
   int strip, lead, tiles_x, tiles_y;
   int64_t tiles;
-  int chunk_taps, stages, chunk_pitch, stage_bytes, weight_bytes, block_bytes, staging_pitch;
+  int chunk_taps, stages, chunk_pitch, low_at, stage_bytes, weight_bytes, block_bytes,
+      staging_pitch;
   int weights_at, staging_at, table_at, shared_bytes;
   int64_t packed_bytes, workspace_bytes;
 };
+
+// Units of a producer warp in one stage, in whole rounds.
+inline int UnitsPerWarp(const Programme& g, int depth) {
+  const int64_t units = 2 * depth * CeilDiv(g.plan.cells, 32);
+  return static_cast<int>(CeilDiv(CeilDiv(units, kProducerWarps), kUnits) * kUnits);
+}
+
+// How many slabs make a stage. All of a round's loads should exist, since what is in flight is what
+// hides their latency; and every stage costs barriers, about as long as some loads.
+inline int DepthOf(const Programme& g, int bytes) {
+  constexpr double kStageUnits = 2.0;  // of a warp
+  int best = 1;
+  double least = std::numeric_limits<double>::infinity();
+  for (int depth = 1; depth <= kMaxDepth && depth < 2 * g.slabs; depth *= 2) {
+    const int64_t stage = int64_t{2} * (g.shape.products == 1 ? 1 : 2) * depth * g.chunk_pitch;
+    if (depth > 1 && kPreferredDepthStages * stage > bytes) break;
+    const double cost = CeilDiv(g.slabs, depth) * (UnitsPerWarp(g, depth) + kStageUnits);
+    if (cost < least) {
+      least = cost;
+      best = depth;
+    }
+  }
+  return best;
+}
 
 // Fills the programme for one use of a shape; returns why it does not fit, or null.
 inline const char* MakeProgramme(const Problem& q, Pass pass, DType dtype, const Shape& shape,
@@ -92,7 +118,7 @@ inline const char* MakeProgramme(const Problem& q, Pass pass, DType dtype, const
   const int chunks = static_cast<int>(CeilDiv(g.plan.max_taps, most));
   g.chunk_taps = static_cast<int>(CeilDiv(g.plan.max_taps, std::max(chunks, 1)));
   g.chunk_pitch = g.plan.planes() * g.plan.plane_pitch * 16;
-  g.stage_bytes = (shape.products == 1 ? 2 : 4) * g.chunk_pitch;
+
   g.block_bytes = g.chunk_taps * shape.products * kTapBytes;
   g.weight_bytes = use.blocks * g.block_bytes;
   g.staging_pitch = StagingPitch(shape.n * static_cast<int>(g.plan.w.target_step), element);
@@ -101,7 +127,10 @@ inline const char* MakeProgramme(const Problem& q, Pass pass, DType dtype, const
   const int table = 4 * 4 * 32 * static_cast<int>(CeilDiv(g.plan.cells, 32));
   const int fixed = kControlBytes + kWeightStages * g.weight_bytes + staging + table + 4 * 128;
   if (fixed >= kSm90SharedBytes) return "taps and staging exceed shared memory";
-  g.stages = std::min((kSm90SharedBytes - fixed) / std::max(g.stage_bytes, 1), kPreferredStages);
+  g.depth = DepthOf(g, kSm90SharedBytes - fixed);
+  g.low_at = g.depth * 2 * g.chunk_pitch;
+  g.stage_bytes = (shape.products == 1 ? 1 : 2) * g.low_at;
+  g.stages = std::min((kSm90SharedBytes - fixed) / g.stage_bytes, kPreferredStages);
   if (g.stages < kMinStages) return "the halo of a tile exceeds shared memory";
   const auto align = [](int bytes) { return (bytes + 127) / 128 * 128; };
   g.weights_at = align(kControlBytes + g.stages * g.stage_bytes);
@@ -225,12 +254,14 @@ inline void FillParams(const Call& call, const Programme& g, TileParams* p) {
   p->cells = plan.cells;
   p->planes_w = plan.w.planes;
   p->cell_groups = static_cast<int>(CeilDiv(plan.cells, 32));
-  p->units_per_warp =
-      static_cast<int>(CeilDiv(CeilDiv(2 * p->cell_groups, kProducerWarps), kUnits) * kUnits);
+  p->by_cells = Divider(p->cell_groups);
+  p->depth = g.depth;
+  p->units_per_warp = UnitsPerWarp(g, g.depth);
   p->chunk_taps = g.chunk_taps;
   p->stages = g.stages;
   p->weight_stages = kWeightStages;
   p->chunk_pitch = g.chunk_pitch;
+  p->low_at = g.low_at;
   p->stage_bytes = g.stage_bytes;
   p->weight_bytes = g.weight_bytes;
   p->block_bytes = g.block_bytes;
