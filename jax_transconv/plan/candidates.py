@@ -8,6 +8,7 @@ Both answer None, or the reason in words.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 
 from jax_transconv.ffi import targets
@@ -17,6 +18,8 @@ from jax_transconv.spec import Precision, Spec
 __all__ = ["CANDIDATES", "Candidate"]
 
 Rule = Callable[[str, Spec, DeviceFacts], "str | None"]
+
+_FORWARD, _INPUT, _WEIGHT = targets.PASSES
 
 
 def _always(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
@@ -169,9 +172,24 @@ def _taps_lose(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     return None
 
 
-_FEW_PIXELS = 1 << 17
+_FEW_PIXELS = {_FORWARD: 1 << 13, _INPUT: 1 << 14, _WEIGHT: 1 << 17}
+_LITTLE_WORK = 1 << 31  # multiply-adds
 _FEW_CHANNELS = 16
 _HALF_TILE = 32
+
+
+def _strided_loses(pass_name: str, spec: Spec) -> str | None:
+    g = spec.geometry
+    if not spec.is_strided or g.dilation != (1, 1):
+        return None
+    if pass_name == _WEIGHT:
+        return "a library's strided filter gradient is faster"
+    if max(g.stride) > 2:
+        return "a library's convolution of stride above 2 is faster"
+    covered = all(k <= s for k, s in zip(spec.kernel_size, g.stride, strict=True))
+    if pass_name == _INPUT and covered and spec.in_channels > _MANY_CHANNELS:
+        return "a library's matrix product of many channels is faster"
+    return None
 
 
 def _hopper_loses(*fast_in_16_bits: str) -> Rule:
@@ -197,11 +215,12 @@ def _hopper_loses(*fast_in_16_bits: str) -> Rule:
             return "a library's channels-last convolution is faster"
         if spec.itemsize == 2 and pass_name not in fast_in_16_bits:
             return "a library's 16-bit convolution is faster"
-        if spec.batch * spec.in_size[0] * spec.in_size[1] < _FEW_PIXELS:
-            return f"fewer than {_FEW_PIXELS} input pixels do not fill its tiles"
-        if pass_name == _WEIGHT and spec.is_strided and g.dilation == (1, 1):
-            return "a library's strided filter gradient is faster"
-        return None
+        pixels = spec.batch * spec.in_size[0] * spec.in_size[1]
+        if pixels < _FEW_PIXELS[pass_name]:
+            return f"fewer than {_FEW_PIXELS[pass_name]} pixels do not fill its tiles"
+        if pixels * math.prod(channels) * spec.taps < _LITTLE_WORK:
+            return "too little work to fill a card's multiprocessors"
+        return _strided_loses(pass_name, spec)
 
     return defers
 
@@ -219,9 +238,6 @@ def _library_wins(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     if channels >= _LIBRARY_CHANNELS and not (exact and pass_name == _WEIGHT):
         return f"a library is faster from {_LIBRARY_CHANNELS} channels a group on"
     return None
-
-
-_FORWARD, _INPUT, _WEIGHT = targets.PASSES
 
 
 def _all(*rules: Rule) -> Rule:

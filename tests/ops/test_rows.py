@@ -245,8 +245,8 @@ def test_magnitudes_that_change_down_an_image(row):
     """A scale that follows the data: no stretch of rows may lose its digits."""
     if "forward" not in row.passes:
         pytest.skip("has no forward pass")
-    # What shares a scale, and loses digits where the magnitudes meet, is a tile of up to
-    # 16 rows and its halo in one kernel, a row or two in the others.
+    # What shares a scale, and loses digits where the magnitudes meet, is a tile of up
+    # to 16 rows and its halo in one kernel, a row or two in the others.
     band = 48 if row.name == "cuda:sm90_tile" else 16
     height = band * len(_MAGNITUDES)
     case = cases.Case("scales", 2, 16, 24, height, 200, 3, 3, padding=(1, 1))
