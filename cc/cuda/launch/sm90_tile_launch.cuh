@@ -180,7 +180,7 @@ inline const char* Choose(const Problem& q, Pass pass, DType dtype, Programme* b
       const char* why = MakeProgramme(q, pass, dtype, shape, use, &g);
       if (why == nullptr && g.tiles > kMax - 65536) why = "more than 2^31 tiles";
       if (why != nullptr) {
-        if (least == std::numeric_limits<double>::infinity()) reason = why;
+        if (least == std::numeric_limits<double>::infinity() && !use.folded) reason = why;
       } else if (Waste(g) < least) {
         least = Waste(g);
         *best = g;
