@@ -428,7 +428,7 @@ def to_torch(
     """A PyTorch state dict, from the variables of a Flax model.
 
     The inverse of `to_flax`. A batch norm's ``num_batches_tracked``, which Flax does
-    not have, is left out: load with ``strict=False`` if the model has one.
+    not have, is left out, and torch keeps its own.
 
     Args:
         variables: as `like` of `to_flax`.
