@@ -409,7 +409,7 @@ def to_flax(
                 f"{array.shape}, and {_words(path)} is {tuple(leaf.shape)}"
             )
             continue
-        results.append(jnp.array(array, leaf.dtype))
+        results.append(jnp.array(array.astype(leaf.dtype)))
     unexpected = [
         name
         for name in state_dict
