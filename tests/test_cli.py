@@ -173,7 +173,7 @@ def test_doctor(in_directory, capsys):
     words[-1] = "3,3,3,8"
     code, out, _ = run(capsys, *words)
     assert code == 0
-    assert out.startswith("1 transposed convolutions on ")
+    assert out.startswith("1 transposed convolution on ")
     _, data = as_json(capsys, *words)
     (finding,) = data["findings"]
     assert finding["status"] == "taken"

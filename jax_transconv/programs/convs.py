@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -83,8 +84,11 @@ def recognise(eqn: Any, backend: str) -> Conv | str:
     forms = [_forward, _weight_gradient]
     if _looks_like_a_weight_gradient(eqn):
         forms.reverse()
-    found = [form(eqn, backend) for form in forms]
-    return next((f for f in found if isinstance(f, Conv)), found[0])
+    first = forms[0](eqn, backend)
+    if isinstance(first, Conv):
+        return first
+    second = forms[1](eqn, backend)
+    return second if isinstance(second, Conv) else first
 
 
 def _looks_like_a_weight_gradient(eqn: Any) -> bool:
@@ -92,8 +96,13 @@ def _looks_like_a_weight_gradient(eqn: Any) -> bool:
     if eqn.params["batch_group_count"] > 1:
         return True
     _, window, result = (_spatial(v.aval.shape, s) for v, s in _with_specs(eqn))
-    static = all(isinstance(n, int) for n in (*window, *result))
-    return static and math.prod(window) > math.prod(result)
+    if not _is_static((*window, *result)):
+        return False
+    return math.prod(window) > math.prod(result)
+
+
+def _is_static(shape: Sequence[Any]) -> bool:
+    return all(isinstance(n, int) for n in shape)
 
 
 def _with_specs(eqn: Any) -> list[tuple[Any, Any]]:
@@ -140,6 +149,8 @@ def _forward(eqn: Any, backend: str) -> Conv | str:
         return "it has a window stride as well"
     (x, x_spec), (w, w_spec), (_, y_spec) = _with_specs(eqn)
     kernel = _planes(w, w_spec)  # (C_out, C_in // groups, kh, kw)
+    if not _is_static(kernel.shape):
+        return f"the shape of its kernel, {kernel.shape}, is symbolic"
     groups = p["feature_group_count"]
     dilation = _pairs(p["rhs_dilation"], 1)
     padding = _pairs(p["padding"], (0, 0))
@@ -194,6 +205,9 @@ def _weight_gradient(eqn: Any, backend: str) -> Conv | str:
     dy_spec = (dy_spec[1], dy_spec[0], *dy_spec[2:])
     image, cotangent = _planes(x, x_spec), _planes(dy, dy_spec)
     kernel_size = _planes(w, w_spec).shape[2:]
+    # The number of images may be symbolic, as in a call.
+    if not _is_static((*image.shape[1:], *cotangent.shape[1:], *kernel_size)):
+        return "its sizes are symbolic"
     stride = _pairs(p["lhs_dilation"], 1)
     dilation = _pairs(p["window_strides"], 1)
     padding = _pairs(p["padding"], (0, 0))
@@ -203,7 +217,7 @@ def _weight_gradient(eqn: Any, backend: str) -> Conv | str:
         low = reach - padding[a][0]
         full = (image.shape[2 + a] - 1) * stride[a] + reach + 1
         crop.append((low, full - low - cotangent.shape[2 + a]))
-    if 0 in (*image.shape, *cotangent.shape, *kernel_size):
+    if 0 in (*image.shape[1:], *cotangent.shape[1:], *kernel_size):
         return "it is empty"
     geometry = Geometry(
         stride,

@@ -70,8 +70,9 @@ class Report:
             status: sum(f.status == status for f in self.findings)
             for status in ("taken", "ours", "left")
         }
+        count = len(self.findings)
         head = (
-            f"{len(self.findings)} transposed convolutions on "
+            f"{count} transposed convolution{'s' * (count != 1)} on "
             f"{self.device.name or self.device.platform}: {counts['taken']} for "
             f"accelerate to take, {counts['ours']} here already, {counts['left']} left "
             "alone"
@@ -101,7 +102,7 @@ def doctor(
         ...     return jax.lax.conv_transpose(x, kernel, (2, 2), "SAME")
         >>> report = doctor(up, jnp.ones((1, 4, 4, 3)), jnp.ones((3, 3, 3, 8)))
         ... # doctest: +ELLIPSIS
-        1 transposed convolutions on ...: 1 for accelerate to take, 0 here already, ...
+        1 transposed convolution on ...: 1 for accelerate to take, 0 here already, ...
         top level: (1, 4, 4, 3) * (3, 3, 3, 8) -> (1, 8, 8, 8)
           taken by accelerate: forward ..., grad_input ..., grad_weight ...
         >>> [finding.status for finding in report.findings]

@@ -269,6 +269,13 @@ def _calling(run: Callable[..., Any], eqn: Any) -> Any:
     avals = [v.aval for v in eqn.invars]
     with eqn.ctx.manager:  # the mesh, for one, that the equation was traced under
         (call,) = jax.make_jaxpr(jax.jit(run))(*avals).eqns
-    if [v.aval for v in call.outvars] != [v.aval for v in eqn.outvars]:
+    pairs = zip(call.outvars, eqn.outvars, strict=True)
+    if not all(_is_type(new.aval, old.aval) for new, old in pairs):
         return None
     return eqn.replace(primitive=call.primitive, params=call.params)
+
+
+def _is_type(new: Any, old: Any) -> bool:
+    """Whether types agree in all but the mesh that an unsharded array names."""
+    laid_out = tuple(new.sharding.spec) == tuple(old.sharding.spec)
+    return laid_out and new.update(sharding=old.sharding) == old

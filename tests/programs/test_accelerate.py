@@ -3,6 +3,7 @@
 import itertools
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import oracle
@@ -344,9 +345,30 @@ def test_sharded_arrays(kind, arrays):
         placed = jax.device_put(x, jax.sharding.NamedSharding(mesh, split))
         got = jax.jit(accelerate(up))(placed, w)
         oracle.assert_same(got, up(x, w), "float64", 30)
-        mapped = jax.shard_map(up, in_specs=(split, whole), out_specs=split)
-        got = jax.jit(accelerate(mapped))(placed, w)
-        oracle.assert_same(got, up(x, w), "float64", 30)
+        want = jax.grad(lambda w: jnp.sin(up(x, w)).sum())(w)
+        for check in (True, False):  # our primitives do not say what varies over a mesh
+            mapped = jax.shard_map(
+                up, in_specs=(split, whole), out_specs=split, check_vma=check
+            )
+            assert taken(mapped, placed, w) == (0 if check else 1)
+            ours = accelerate(mapped)
+            got = jax.jit(jax.grad(lambda w, f=ours: jnp.sin(f(placed, w)).sum()))(w)
+            oracle.assert_same(got, want, "float64", 1000)
+
+
+def test_a_symbolic_batch(arrays):
+    """Exported with any number of images; a symbolic kernel is left alone."""
+    (n,) = jax.export.symbolic_shape("n")
+    x, w = (jax.ShapeDtypeStruct(a.shape, a.dtype) for a in arrays)
+    x = jax.ShapeDtypeStruct((n, *x.shape[1:]), x.dtype)
+    gradient = jax.grad(lambda x, w: jnp.sin(up(x, w)).sum(), (0, 1))
+    assert taken(gradient, x, w) == 2
+    exported = jax.export.export(jax.jit(accelerate(gradient)))(x, w)
+    got = exported.call(*arrays)
+    for a, b in zip(got, gradient(*arrays), strict=True):
+        oracle.assert_same(a, b, "float64", 1000)
+    w = jax.ShapeDtypeStruct((*w.shape[:3], n), w.dtype)
+    assert taken(up, arrays[0], w) == 0
 
 
 # -- Arguments. --

@@ -29,7 +29,7 @@ def test_rows_are_those_of_explain(capsys):
     assert finding.status == "taken"
     assert finding.explanation == expected
     assert finding.shapes == (X.shape, W.shape, (2, 8, 15, 8))
-    assert text.startswith("1 transposed convolutions on cpu: 1 for accelerate to take")
+    assert text.startswith("1 transposed convolution on cpu: 1 for accelerate to take")
     assert f"forward {expected.plans['forward'].row}, " in text
 
 
