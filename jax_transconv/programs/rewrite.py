@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import jax
 import jax.core
 import jax.extend.core as jex
+import jax.numpy as jnp
 from jax.extend.core import primitives as lax_primitives
 
 from jax_transconv import plan
@@ -73,7 +74,8 @@ def accelerate(fn: F, *, backend: str = "auto") -> F:
         program, arrays, out_tree = trace(fn, args, kwargs)
         program = _Rewriter(backend).closed(program)
         out = jax.core.eval_jaxpr(program.jaxpr, program.consts, *arrays)
-        return jax.tree.unflatten(out_tree, out)
+        # A constant that is returned comes out as the number that it is in the program.
+        return jax.tree.unflatten(out_tree, [jnp.asarray(a) for a in out])
 
     return accelerated  # type: ignore[return-value]
 
@@ -267,7 +269,8 @@ def _calling(run: Callable[..., Any], eqn: Any) -> Any:
     along which it varies inside of `jax.shard_map`.
     """
     avals = [v.aval for v in eqn.invars]
-    with eqn.ctx.manager:  # the mesh, for one, that the equation was traced under
+    # The context has the mesh that the equation was traced under, for one.
+    with eqn.ctx.manager, jax.disable_jit(False):
         (call,) = jax.make_jaxpr(jax.jit(run))(*avals).eqns
     pairs = zip(call.outvars, eqn.outvars, strict=True)
     if not all(_is_type(new.aval, old.aval) for new, old in pairs):

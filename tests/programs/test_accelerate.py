@@ -371,6 +371,35 @@ def test_a_symbolic_batch(arrays):
     assert taken(up, arrays[0], w) == 0
 
 
+def test_effects_and_axis_names(arrays, capfd):
+    """Prints come out, in order, and collectives see their axis."""
+    x, w = arrays
+
+    def printing(x):
+        def body(x, i):
+            jax.debug.print("{}", i + 0 * up(x, w).sum().astype(int), ordered=True)
+            return x, None
+
+        return lax.scan(body, x, jnp.arange(3))[0]
+
+    accelerate(printing)(x)
+    jax.effects_barrier()
+    assert capfd.readouterr().out.split() == ["0", "1", "2"]
+
+    def centred(x):
+        y = up(x[None], w)
+        return y - lax.pmean(y, "images")
+
+    got = jax.vmap(accelerate(centred), axis_name="images")(x)
+    want = jax.vmap(centred, axis_name="images")(x)
+    oracle.assert_same(got, want, "float64", 30)
+
+
+def test_without_jit(arrays):
+    with jax.disable_jit():
+        oracle.assert_same(accelerate(up)(*arrays), up(*arrays), "float64", 30)
+
+
 # -- Arguments. --
 
 
@@ -381,10 +410,11 @@ def test_what_is_no_array_stays(arrays):
         assert name in (None, "a")
         assert isinstance(upside_down, bool)
         y = up(x, w["kernel"])
-        return {"y": -y if upside_down else y, "none": None}
+        return {"y": -y if upside_down else y, "none": None, "constant": 3}
 
     got = accelerate(f)(x, w={"kernel": w}, upside_down=True, name="a")
     assert got["none"] is None
+    assert isinstance(got["constant"], jax.Array)
     oracle.assert_same(got["y"], -up(x, w), "float64", 30)
 
 
