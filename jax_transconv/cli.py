@@ -358,7 +358,12 @@ def bench(args: argparse.Namespace) -> Outcome:
         )
         return Outcome({"available": False, "reason": text}, text, 1)
     arguments = args.arguments[args.arguments[:1] == ["--"] :]
-    command = [sys.executable, "-m", "benchmarks", *arguments]
+    # As `python -m benchmarks`, also where Python does not search this directory.
+    program = (
+        "import os, runpy, sys; sys.path.append(os.getcwd()); "
+        "runpy.run_module('benchmarks', run_name='__main__', alter_sys=True)"
+    )
+    command = [sys.executable, "-c", program, *arguments]
     code = subprocess.run(command, check=False).returncode
     return Outcome({"available": True, "exit code": code}, "", code)
 

@@ -206,6 +206,7 @@ def test_bench_says_where_the_benchmarks_are(in_directory, capsys, monkeypatch):
 
 def test_bench_hands_over(capfd, monkeypatch):
     monkeypatch.chdir(pathlib.Path(__file__).parents[1])
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
     assert cli.main(["bench", "--", "--help"]) == 0
     assert "usage: " in capfd.readouterr().out
 
