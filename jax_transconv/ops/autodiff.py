@@ -61,10 +61,11 @@ def _forward_jvp(
     x, w, *b = primals
     tx, tw, *tb = tangents
     y = forward(x, w, b[0] if b else None, geometry, backend)
-    # A bias tangent rides on whichever product comes first.
+    # A bias tangent rides on whichever product comes first: on the weight's, if that is
+    # there, whose transpose makes both gradients in one pass.
     rider = tb[0] if tb and not _is_zero(tb[0]) else None
     terms = []
-    for left, right in ((tx, w), (x, tw)):
+    for left, right in ((x, tw), (tx, w)):
         if not _is_zero(left) and not _is_zero(right):
             terms.append(forward(left, right, rider, geometry, backend))
             rider = None
