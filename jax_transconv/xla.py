@@ -117,6 +117,12 @@ def _residue_taps(spec: Spec, axis: int, residue: int) -> tuple[list[int], int, 
     return taps, first, d // math.gcd(s, d)
 
 
+def _evenly(taps: list[int]) -> slice:
+    """Evenly spaced taps as a slice: a list would be an array constant and a gather."""
+    step = taps[1] - taps[0] if len(taps) > 1 else 1
+    return slice(taps[0], taps[-1] + 1, step)
+
+
 def forward_phases(spec: Spec, x: Any, w: Any, out: Any) -> Any:
     """One dense correlation per output residue, interleaved: no zero is multiplied."""
     g = spec.geometry
@@ -127,7 +133,8 @@ def forward_phases(spec: Spec, x: Any, w: Any, out: Any) -> Any:
         parts = [_residue_taps(spec, a, m) for a, m in enumerate((m_h, m_w))]
         if not all(taps for taps, _, _ in parts):
             return jnp.zeros(shape, out)
-        sub = w[:, :, parts[0][0], :][:, :, :, parts[1][0]]
+        rows, columns = (_evenly(taps) for taps, _, _ in parts)
+        sub = w[:, :, rows, columns]
         kernel, rhs = _forward_kernel(spec, sub)
         pads = []
         for axis, (taps, first, step) in enumerate(parts):
