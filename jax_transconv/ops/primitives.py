@@ -18,6 +18,7 @@ from typing import Any
 
 import jax
 import jax.extend.core as jex
+import jax.numpy as jnp
 from jax.core import ShapedArray
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -101,6 +102,17 @@ grad_input_p.def_abstract_eval(_grad_input_abstract)
 grad_weight_p.def_abstract_eval(_grad_weight_abstract)
 
 
+def _check_numbers(primitive: Any, out: Any) -> None:
+    """Raises as JAX does where a caller has asked to be told of nan or inf."""
+    for name, is_bad in (("nan", jnp.isnan), ("inf", jnp.isinf)):
+        if getattr(jax.config, f"jax_debug_{name}s") and any(
+            bool(is_bad(a).any()) for a in jax.tree.leaves(out)
+        ):
+            raise FloatingPointError(
+                f"invalid value ({name}) encountered in {primitive.name}"
+            )
+
+
 def _run_compiled(primitive: Any) -> Any:
     """Outside jit, a primitive runs as a small compiled program of its own."""
 
@@ -109,9 +121,12 @@ def _run_compiled(primitive: Any) -> Any:
         return jax.jit(lambda *operands: primitive.bind(*operands, **dict(items)))
 
     def run(*operands: Any, **params: Any) -> Any:
-        # Under jax.disable_jit the program below would only bind the primitive again.
-        with jax.disable_jit(False):
-            return compiled(tuple(sorted(params.items())))(*operands)
+        # Under jax.disable_jit, or to find a nan, JAX would run the program below
+        # operation by operation: it would only bind the primitive again.
+        with jax.disable_jit(False), jax.debug_nans(False), jax.debug_infs(False):
+            out = compiled(tuple(sorted(params.items())))(*operands)
+        _check_numbers(primitive, out)
+        return out
 
     return run
 
