@@ -25,6 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.experimental.custom_partitioning import custom_partitioning
+from jax.experimental.xla_metadata import set_xla_metadata
 from jax.sharding import AbstractMesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -128,7 +129,14 @@ def partitioned(
         decode_shardings=False,
         **options,
     )
-    return function
+
+    def named(*operands: Any) -> Any:
+        # The text of a program must tell one geometry from another, and JAX can be told
+        # to leave the callback, which knows it, out of its compilation cache's key.
+        name = f"{pass_name} {spec.geometry}"
+        return set_xla_metadata(function(*operands), jax_transconv=name)
+
+    return named
 
 
 def describe(spec: Spec, x: Any, w: Any) -> tuple[str, ...]:

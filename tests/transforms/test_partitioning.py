@@ -5,7 +5,11 @@ factor costs (nothing, one sum, two halos) and never gathers an image.
 """
 
 import functools
+import os
+import pathlib
 import re
+import subprocess
+import sys
 
 import cases
 import jax
@@ -400,6 +404,52 @@ def test_a_training_step():
         got = compiled(placed, *images)
         for g, e in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
             oracle.assert_same(g, e, "float32", 4000)
+
+
+_CACHE = """
+import sys
+import jax
+import numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+from jax_transconv import conv_transpose2d
+
+jax.config.update("jax_compilation_cache_dir", sys.argv[1])
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+jax.config.update("jax_remove_custom_partitioning_ptr_from_cache_key", True)
+mesh = jax.make_mesh(
+    (4,), ("a",), (AxisType.Auto,), devices=jax.devices("cpu")[:4]
+)
+rng = np.random.default_rng(0)
+x = rng.standard_normal((8, 4, 8, 8)).astype("float32")
+w = rng.standard_normal((4, 3, 4, 4)).astype("float32")
+sharded = jax.device_put(x, NamedSharding(mesh, P("a")))
+w = jax.device_put(w, NamedSharding(mesh, P()))
+for lo, hi in ((1, 1), (0, 2), (2, 0)):
+    def f(x, w):
+        return conv_transpose2d(x, w, stride=2, padding=((lo, hi), (1, 1)))
+    np.testing.assert_allclose(jax.jit(f)(sharded, w), f(x, np.asarray(w)), atol=1e-2)
+"""
+
+
+def test_the_key_of_the_compilation_cache_knows_the_geometry(tmp_path):
+    """Even where JAX is told to drop our callback from it: shapes alone do not tell."""
+    environment = {
+        **os.environ,
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", _CACHE, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env=environment,
+        cwd=pathlib.Path(__file__).parents[2],
+    )
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.iterdir())
 
 
 # --- explicit meshes ---
