@@ -334,31 +334,6 @@ def test_pickled_torch_layer():
     assert repr(copy) == repr(layer)
 
 
-@pytest.mark.flax
-def test_pickled_linen_layer():
-    from jax_transconv.nn import linen
-
-    layer = linen.ConvTranspose2d(6, (3, 3), strides=2, groups=2)
-    x = jnp.ones((1, 5, 4, 4), "float32")
-    params = layer.init(jax.random.key(0), x)
-    copy, again = pickle.loads(pickle.dumps((layer, jax.tree.map(np.asarray, params))))
-    np.testing.assert_array_equal(copy.apply(again, x), layer.apply(params, x))
-
-
-@pytest.mark.flax
-def test_pickled_nnx_layer():
-    from flax import nnx
-
-    from jax_transconv.nn.nnx import ConvTranspose2d
-
-    layer = ConvTranspose2d(4, 6, 3, strides=2, groups=2, rngs=nnx.Rngs(0))
-    graph, state = nnx.split(layer)
-    state = jax.tree.map(np.asarray, state)
-    copy = nnx.merge(*pickle.loads(pickle.dumps((graph, state))))
-    x = jnp.ones((1, 5, 4, 4), "float32")
-    np.testing.assert_array_equal(copy(x), layer(x))
-
-
 # --- a fresh process ---
 
 _CACHED = """
