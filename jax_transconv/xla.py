@@ -252,6 +252,15 @@ def _join_groups(spec: Spec, a: Any) -> Any:
     return a.reshape(shape)
 
 
+def _placed(a: Any, window: tuple[slice, ...], shape: tuple) -> Any:
+    """An array at a strided window of zeros: a scatter would hold constant indices."""
+    pads = []
+    for n, size, place in zip(a.shape, shape, window, strict=True):
+        start, step = place.start or 0, place.step or 1
+        pads.append((start, size - start - (n - 1) * step - 1, step - 1))
+    return lax.pad(a, jnp.zeros((), a.dtype), pads)
+
+
 def _contract(spec: Spec, form: str, a: Any, b: Any, out: Any) -> Any:
     """An einsum over X and Y, images by channel, and W, the weight of one tap."""
     nchw = spec.geometry.layout == "NCHW"
@@ -273,7 +282,7 @@ def forward_taps(spec: Spec, x: Any, w: Any, out: Any) -> Any:
     for i, j, x_window, y_window in _taps(spec):
         part = _split_groups(spec, x[x_window])
         part = _contract(spec, "X,W->Y", part, _tap_weight(spec, w, i, j), out)
-        y = y.at[y_window].add(_join_groups(spec, part))
+        y += _placed(_join_groups(spec, part), y_window, spec.y_shape)
     return y
 
 
@@ -283,7 +292,7 @@ def grad_input_taps(spec: Spec, dy: Any, w: Any, out: Any) -> Any:
     for i, j, x_window, y_window in _taps(spec):
         part = _split_groups(spec, dy[y_window])
         part = _contract(spec, "Y,W->X", part, _tap_weight(spec, w, i, j), out)
-        dx = dx.at[x_window].add(_join_groups(spec, part))
+        dx += _placed(_join_groups(spec, part), x_window, spec.x_shape)
     return dx
 
 

@@ -387,16 +387,11 @@ def _decode(sharding: Any, rank: int, mesh: Any) -> P:
     entries = []
     for axis in range(rank):
         starts = np.vectorize(lambda d, a=axis: index[d][a].start or 0)(mesh.devices)
+        # Where one step along each mesh axis leads, and whether all steps lead so far.
         steps = [
-            int(starts.take(1, a).flat[0]) if n > 1 else 0
-            for a, n in enumerate(starts.shape)
+            starts.take(min(1, n - 1), a).flat[0] for a, n in enumerate(starts.shape)
         ]
-        linear = sum(
-            np.expand_dims(
-                np.arange(n) * step, [b for b in range(starts.ndim) if b != a]
-            )
-            for a, (n, step) in enumerate(zip(starts.shape, steps, strict=True))
-        )
+        linear = np.tensordot(steps, np.indices(starts.shape), 1)
         order = sorted(range(starts.ndim), key=lambda a: -steps[a])
         names = tuple(mesh.axis_names[a] for a in order if steps[a])
         entries.append(names if names and (linear == starts).all() else None)
