@@ -47,6 +47,8 @@ _NAMES = {
     "o": "output channels",
     "h": "height",
     "v": "width",
+    "r": "kernel height",
+    "s": "kernel width",
 }
 _HEIGHT, _WIDTH = "h", "v"
 
@@ -302,7 +304,7 @@ def _cut(
             if not wanted or factor in axes:
                 continue
             count = math.prod(mesh[a] for a in wanted)
-            where = f"{_NAMES.get(factor, 'kernel')} over {' and '.join(wanted)}"
+            where = f"{_NAMES[factor]} over {' and '.join(wanted)}"
             reason = _refusal(pass_name, spec, factor, count)
             if reason is None:
                 axes[factor] = wanted
@@ -327,8 +329,10 @@ def _refusal(pass_name: str, spec: Spec, factor: str, count: int) -> str | None:
         if halo > each:
             return f"a shard of {each} is smaller than its halo of {halo}"
         return None
+    if factor in ("r", "s"):
+        return "a kernel is never cut"
     if factor in _fixed(spec):
-        return "it is not cut"
+        return "channels are cut in whole groups"
     sizes = {
         "n": spec.batch,
         "g": g.groups,

@@ -307,6 +307,14 @@ def test_explain_tells_the_cut():
     args = place(DENSE, make_mesh(), x=P(None, "a"), w=P("a", "b"))
     cuts = explain(*args[:3], **DENSE.kwargs).cuts
     assert cuts == ("input channels over a: summed", "output channels over b")
+    args_in_groups = place(GROUPS, make_mesh(), w=P(None, "a"))
+    (refusal,) = explain(*args_in_groups[:3], **GROUPS.kwargs).cuts
+    assert refusal == (
+        "output channels over a: gathered, channels are cut in whole groups"
+    )
+    args_in_kernel = place(DENSE, make_mesh(), w=P(None, None, "b"))
+    (refusal,) = explain(*args_in_kernel[:3]).cuts
+    assert refusal == "kernel height over b: gathered, a kernel is never cut"
     x = args[0][0]  # unbatched
     assert explain(x, *args[1:3], **DENSE.kwargs).cuts == cuts
     assert explain(*(np.asarray(a) for a in args[:3]), **DENSE.kwargs).cuts == ()
