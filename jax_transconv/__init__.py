@@ -6,6 +6,7 @@ from jax_transconv.api import (
     conv_transpose2d,
     explain,
 )
+from jax_transconv.export import export_checks
 from jax_transconv.programs.doctor import doctor
 from jax_transconv.programs.rewrite import accelerate
 
@@ -17,6 +18,7 @@ __all__ = [
     "conv_transpose2d",
     "doctor",
     "explain",
+    "export_checks",
 ]
 
 __version__ = "0.1.0"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,8 +14,8 @@ import numpy as np
 
 from jax_transconv import plan
 from jax_transconv.ffi.targets import PASSES
-from jax_transconv.ops import autodiff, batching, lowering, primitives
-from jax_transconv.spec import parse_geometry, type_error, value_error
+from jax_transconv.ops import autodiff, batching, lowering, primitives, sharding
+from jax_transconv.spec import Geometry, parse_geometry, type_error, value_error
 
 __all__ = ["Explanation", "conv_transpose1d", "conv_transpose2d", "explain"]
 
@@ -115,15 +116,24 @@ def conv_transpose2d(
         autodiff=autodiff,
     )
     _check_devices(x, weight, bias)
-    y: Any
-    if autodiff == "reverse":
-        y = _conv(spec.geometry, backend, x, weight, bias)
-    else:
-        y = primitives.forward(x, weight, bias, spec.geometry, backend)
+    run: Any = _conv if autodiff == "reverse" else _forward
+    run = functools.partial(run, spec.geometry, backend)
+    if target := sharding.output_sharding(spec, x, weight):
+        # The type of y is settled here; inside, XLA partitions as on any other mesh.
+        axes = target.mesh.explicit_axes
+        run = jax.sharding.auto_axes(run, axes=axes, out_sharding=target)
+    operands = (x, weight) if bias is None else (x, weight, bias)
+    # Before the custom_vjp: the transpose of this cast sums over the manual axes.
+    y = run(*sharding.vary_alike(operands))
     return y[0] if unbatched else y
 
 
-_conv = autodiff.conv
+def _conv(geometry: Geometry, backend: str, x: Any, w: Any, b: Any = None) -> Any:
+    return autodiff.conv(geometry, backend, x, w, b)
+
+
+def _forward(geometry: Geometry, backend: str, x: Any, w: Any, b: Any = None) -> Any:
+    return primitives.forward(x, w, b, geometry, backend)
 
 _LAYOUTS_1D = {"NCL": "NCHW", "NLC": "NHWC"}
 
@@ -246,12 +256,15 @@ class Explanation:
     Attributes:
         spec: the problem.
         device: the device that it was planned for.
-        plans: one `jax_transconv.plan.Plan` a pass, by pass name.
+        plans: one `jax_transconv.plan.Plan` a pass, by pass name; for the whole
+            arrays, while each shard has plans of its own.
+        cuts: for arrays cut over a mesh, how jit cuts the forward pass along each axis.
     """
 
     spec: Any
     device: plan.DeviceFacts
     plans: dict[str, plan.Plan]
+    cuts: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         s, g = self.spec, self.spec.geometry
@@ -261,7 +274,7 @@ class Explanation:
             f"crop {g.crop}, groups {g.groups}, precision {g.precision.name}\n"
             f"on {self.device.name or self.device.platform}"
         )
-        return "\n".join([head, *(str(p) for p in self.plans.values())])
+        return "\n".join([head, *self.cuts, *(str(p) for p in self.plans.values())])
 
 
 def explain(
@@ -293,9 +306,11 @@ def explain(
         TypeError: as `conv_transpose2d` would.
     """
     if len(x.shape) == 3:
-        x = jax.ShapeDtypeStruct((1, *x.shape), x.dtype)
+        x = jax.eval_shape(lambda x: x[None], x)
     spec = _parse(x, weight, bias, backend=backend, autodiff=autodiff, **arguments)
     found = explanation(spec, platform, backend)
+    cuts = sharding.describe(spec, x, weight)
+    found = dataclasses.replace(found, cuts=cuts)
     print(found)
     return found
 

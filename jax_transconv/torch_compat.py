@@ -194,7 +194,7 @@ class ConvTranspose2d:
         dtype: of the parameters: float16, bfloat16, float32 or float64.
         precision: see `jax_transconv.conv_transpose2d`.
         backend: see there.
-        autodiff: see there.
+        autodiff: "both" allows forward mode (`jax.jvp` and its like); see there.
 
     Attributes:
         weight: (in_channels, out_channels // groups, kh, kw).
@@ -515,7 +515,7 @@ def module_from_torch(
             in their own dtype.
         precision: see `jax_transconv.conv_transpose2d`.
         backend: see there.
-        autodiff: see there.
+        autodiff: "both" allows forward mode (`jax.jvp` and its like); see there.
 
     Returns:
         A layer with the same arguments and parameters.

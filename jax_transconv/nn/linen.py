@@ -47,7 +47,7 @@ class ConvTranspose2d(nn.Module):
             one output, Cin // groups * kh * kw. `torch_init` gives torch's.
         bias_init: initializer of the bias; by default zeros. Takes `torch_init` too.
         backend: see `jax_transconv.conv_transpose2d`.
-        autodiff: see there.
+        autodiff: "both" allows forward mode (`jax.jvp` and its like); see there.
 
     Example:
         >>> import jax, jax.numpy as jnp

@@ -49,7 +49,7 @@ class ConvTranspose2d(nnx.Module):
             one output, in_features // groups * kh * kw. `torch_init` gives torch's.
         bias_init: initializer of the bias; by default zeros. Takes `torch_init` too.
         backend: see `jax_transconv.conv_transpose2d`.
-        autodiff: see there.
+        autodiff: "both" allows forward mode (`jax.jvp` and its like); see there.
         rngs: where the keys come from.
 
     Example:
