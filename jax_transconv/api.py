@@ -135,6 +135,7 @@ def _conv(geometry: Geometry, backend: str, x: Any, w: Any, b: Any = None) -> An
 def _forward(geometry: Geometry, backend: str, x: Any, w: Any, b: Any = None) -> Any:
     return primitives.forward(x, w, b, geometry, backend)
 
+
 _LAYOUTS_1D = {"NCL": "NCHW", "NLC": "NHWC"}
 
 
