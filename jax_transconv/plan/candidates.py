@@ -60,11 +60,6 @@ def unavailable(row: Candidate, facts: DeviceFacts) -> str | None:
     return None
 
 
-def _needs_static(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
-    del pass_name, facts
-    return None if spec.is_static else "sizes are symbolic"
-
-
 def _only_empty(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     del pass_name, facts
     return None if spec.is_empty else "the batch is not empty"

@@ -16,9 +16,8 @@ struct RollingItem {
     word = __shfl_sync(0xffffffffu, word, 0);
   }
   __device__ int exponent() const { return word >> 2; }
-  __device__ bool first() const {
-    return (word & 2) != 0;
-  }  // of its segment: joins no earlier item
+  // Of its segment: joins no earlier item.
+  __device__ bool first() const { return (word & 2) != 0; }
   __device__ bool last() const { return (word & 1) != 0; }
 };
 

@@ -120,7 +120,7 @@ struct Tile {
 
 // ---- Producers ----
 
-template <typename T, int ROWS, int PRODUCTS>
+template <typename T, int PRODUCTS>
 struct Producer {
   using Raw = typename Element<T>::Raw;
   static constexpr bool kScaled = sizeof(T) == 4;
@@ -333,7 +333,7 @@ struct Producer {
 // ---- Weights ----
 
 // One thread; the order is that of the consumers: tile, slab, chunk of taps.
-template <int ROWS, int PRODUCTS>
+template <int PRODUCTS>
 __device__ void FeedWeights(const TileParams& p, Control& control, uint32_t ring) {
   constexpr int kTap = PRODUCTS * kTapBytes;
   int slot = 0;
@@ -633,14 +633,14 @@ __global__ void __launch_bounds__(kThreads, 1) TileKernel(const __grid_constant_
   __syncthreads();
   if (warp < kProducerWarps) {
     ptx::RegistersDown<kProducerRegisters>();
-    Producer<T, ROWS, PRODUCTS>{
+    Producer<T, PRODUCTS>{
         p,    control, base + kControlBytes, reinterpret_cast<uint32_t*>(shared + p.table_at),
         warp, lane}
         .Run();
   } else if (warp == kProducerWarps) {
     ptx::RegistersDown<kProducerRegisters>();
     if (lane == 0) {
-      FeedWeights<ROWS, PRODUCTS>(p, control, base + static_cast<uint32_t>(p.weights_at));
+      FeedWeights<PRODUCTS>(p, control, base + static_cast<uint32_t>(p.weights_at));
     }
   } else {
     ptx::RegistersUp<kConsumerRegisters>();
