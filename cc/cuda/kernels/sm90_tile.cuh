@@ -137,9 +137,9 @@ struct Producer {
 
   // What a stage's gathers start from.
   struct Source {
-    const char* base = nullptr;
-    const uint32_t* offsets = nullptr;
-    int channels = 0;  // that exist; 0 if there is no such stage
+    const char* base;
+    const uint32_t* offsets;
+    int channels;  // that exist; 0 if there is no such stage
   };
 
   __device__ void BuildPlaces() const {
@@ -183,16 +183,13 @@ struct Producer {
   __device__ __forceinline__ void Gather(Raw (&v)[8], Source from, int unit) const {
     int chunk = unit;
     const int group = p.by_cells.Split(chunk);
-    const bool exists = unit < Units() && chunk * 8 < from.channels;
-    const uint32_t offset = exists ? from.offsets[group * 32 + lane] : kNoCell;
-    GatherCell(v, from.base + chunk * (8 * int64_t{p.source_channel}), p.source_channel, offset,
-               from.channels - chunk * 8);
+    GatherCell(v, from.base + chunk * (8 * int64_t{p.source_channel}), p.source_channel,
+               from.offsets[group * 32 + lane], unit < Units() ? from.channels - chunk * 8 : 0);
   }
 
   // Converts one unit and stores its cells; returns the largest scaled magnitudes, two halves.
   __device__ __forceinline__ uint32_t Put(const Raw (&v)[8], uint32_t stage, int unit,
                                           uint32_t largest) const {
-    if (unit >= Units()) return largest;
     int chunk = unit;
     const int cell = p.by_cells.Split(chunk) * 32 + lane;
     // Without planes side by side cells are stored as they are loaded.
@@ -200,12 +197,11 @@ struct Producer {
                                         : places[p.cell_groups * 32 + cell];
     uint32_t packed[4], low[4];
     largest = ConvertCell<T, PRODUCTS, 2048>(v, scale, packed, low, largest);
-    if (to != kNoCell) {
-      const uint32_t at = stage + chunk * p.chunk_pitch + to;
-      ptx::StoreShared128(at, make_uint4(packed[0], packed[1], packed[2], packed[3]));
-      if constexpr (PRODUCTS == 3) {
-        ptx::StoreShared128(at + p.low_at, make_uint4(low[0], low[1], low[2], low[3]));
-      }
+    const bool exists = to != kNoCell && unit < Units();
+    const uint32_t at = stage + chunk * p.chunk_pitch + to;
+    ptx::StoreShared128If(at, make_uint4(packed[0], packed[1], packed[2], packed[3]), exists);
+    if constexpr (PRODUCTS == 3) {
+      ptx::StoreShared128If(at + p.low_at, make_uint4(low[0], low[1], low[2], low[3]), exists);
     }
     return largest;
   }
@@ -283,13 +279,12 @@ struct Producer {
       if (more) BuildOffsets(next_tile, which ^ 1);
       ptx::NamedBarrier<1, kProducers>();
       for (int slab = 0; slab < p.slabs; slab += p.depth) {
-        Source next;
-        if (slab + p.depth < p.slabs) {
-          next = current;
-          next.base += p.depth * kSlabChannels * int64_t{p.source_channel};
-          next.channels -= p.depth * kSlabChannels;
-        } else if (more) {
+        Source next = current;
+        next.base += p.depth * kSlabChannels * int64_t{p.source_channel};
+        next.channels -= p.depth * kSlabChannels;
+        if (slab + p.depth >= p.slabs) {
           next = SourceOf(next_tile, which ^ 1);
+          if (!more) next.channels = 0;
         }
         ptx::BarrierWait(ptx::SharedAddress(&control.empty[stage]), parity);
         const uint32_t at = stages + stage * p.stage_bytes;

@@ -126,30 +126,28 @@ struct Producer {
   __device__ __forceinline__ void Gather(Raw (&v)[8], int image, int which, int unit) const {
     const int group = unit / 8, chunk = unit % 8;
     const bool exists = image >= 0 && group < p.cell_groups, is_x = group < p.x_groups;
-    const uint32_t offset = exists ? Part(2 + which)[group * 32 + lane] : kNoCell;
     const uint32_t channel = is_x ? p.x_channel : p.dy_channel;
-    GatherCell(
-        v,
-        (is_x ? x + image * p.x_batch : dy + image * p.dy_batch) + chunk * (8 * int64_t{channel}),
-        channel, offset, (is_x ? x_channels : dy_channels) - chunk * 8);
+    const char* const base = (is_x ? x : dy) + image * (is_x ? p.x_batch : p.dy_batch);
+    GatherCell(v, base + chunk * (8 * int64_t{channel}), channel,
+               Part(2 + which)[min(group, p.cell_groups - 1) * 32 + lane],
+               exists ? (is_x ? x_channels : dy_channels) - chunk * 8 : 0);
   }
 
   __device__ __forceinline__ void Put(const Raw (&v)[8], uint32_t stage, int unit, float x_scale,
                                       float dy_scale, uint32_t& x_largest,
                                       uint32_t& dy_largest) const {
     const int group = unit / 8, chunk = unit % 8;
-    if (group >= p.cell_groups) return;
     const bool is_x = group < p.x_groups;
     uint32_t packed[4], low[4];
     const uint32_t largest = ConvertCell<T, PRODUCTS, 1>(v, is_x ? x_scale : dy_scale, packed, low,
                                                          is_x ? x_largest : dy_largest);
     (is_x ? x_largest : dy_largest) = largest;
-    const uint32_t place = Part(0)[group * 32 + lane];
-    if (place == kNoCell) return;
+    const uint32_t place = Part(0)[min(group, p.cell_groups - 1) * 32 + lane];
+    const bool exists = place != kNoCell && group < p.cell_groups;
     const uint32_t at = stage + place + chunk * ((is_x ? p.x_row_bytes : p.dy_row_bytes) / 8);
-    ptx::StoreShared128(at, make_uint4(packed[0], packed[1], packed[2], packed[3]));
+    ptx::StoreShared128If(at, make_uint4(packed[0], packed[1], packed[2], packed[3]), exists);
     if constexpr (PRODUCTS == 3) {
-      ptx::StoreShared128(at + p.part_bytes, make_uint4(low[0], low[1], low[2], low[3]));
+      ptx::StoreShared128If(at + p.part_bytes, make_uint4(low[0], low[1], low[2], low[3]), exists);
     }
   }
 

@@ -62,25 +62,19 @@ constexpr uint32_t kNoCell = 0xffffffffu;
 
 // Gathers eight channels of one pixel per lane. `base` is the same for the whole warp, so that each
 // load is one instruction with a uniform base and a 32-bit lane offset (bytes, or kNoCell).
-// Channels from `channels` on do not exist and read as zero.
+// Channels from `channels` on do not exist and read as zero. No branches: with one in between, the
+// compiler lets all loads in flight share a scoreboard, and then the first that is waited for waits
+// for the last.
 template <typename Raw>
 __device__ __forceinline__ void GatherCell(Raw (&v)[8], const char* base, uint32_t channel_bytes,
                                            uint32_t offset, int channels) {
-  const bool inside = offset != kNoCell;
+  const uint32_t wanted = offset == kNoCell ? 0u : (1u << min(max(channels, 0), 8)) - 1;
   const char* const cell = base + offset;
   // One multiply-add for each address, none waiting for another.
-  if (channels >= 8) {
 #pragma unroll
-    for (uint32_t k = 0; k < 8; ++k) {
-      v[k] =
-          ptx::LoadIf(reinterpret_cast<const Raw*>(ptx::Advance(cell, k, channel_bytes)), inside);
-    }
-  } else {
-#pragma unroll
-    for (uint32_t k = 0; k < 8; ++k) {
-      v[k] = ptx::LoadIf(reinterpret_cast<const Raw*>(ptx::Advance(cell, k, channel_bytes)),
-                         inside && static_cast<int>(k) < channels);
-    }
+  for (uint32_t k = 0; k < 8; ++k) {
+    v[k] = ptx::LoadIf(reinterpret_cast<const Raw*>(ptx::Advance(cell, k, channel_bytes)),
+                       wanted & 1u << k);
   }
 }
 

@@ -100,6 +100,14 @@ __device__ __forceinline__ void StoreShared128(uint32_t shared, uint4 v) {
                : "memory");
 }
 
+__device__ __forceinline__ void StoreShared128If(uint32_t shared, uint4 v, bool wanted) {
+  asm volatile(
+      "{ .reg .pred q; setp.ne.b32 q, %5, 0;\n"
+      "@q st.shared.v4.b32 [%0], {%1, %2, %3, %4}; }" ::"r"(shared),
+      "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(static_cast<uint32_t>(wanted))
+      : "memory");
+}
+
 // -- loads that do not stay in the way; zero where `wanted` is --
 
 __device__ __forceinline__ float LoadIf(const float* p, uint32_t wanted) {
