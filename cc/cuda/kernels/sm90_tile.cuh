@@ -32,6 +32,7 @@
 
 #include "core/divider.h"
 #include "core/tile_plan.h"
+#include "cuda/kernels/cells_ahead.cuh"
 #include "cuda/kernels/store_rows.cuh"
 #include "cuda/primitives/operand.cuh"
 #include "cuda/primitives/ptx.cuh"
@@ -45,7 +46,8 @@ constexpr int kConsumerWarps = 8;
 constexpr int kProducers = 32 * kProducerWarps;
 constexpr int kThreads = 32 * (kProducerWarps + 1 + kConsumerWarps);
 constexpr int kProducerRegisters = 80, kConsumerRegisters = 176;
-constexpr int kUnits = 4;          // gathers in flight per producer: 8 channels of one cell each
+// Gathers in flight per producer, 8 channels of one cell each: in registers, and for float32 apart.
+constexpr int kUnits = 4, kAhead = 6;
 constexpr int kSlabChannels = 16;  // one wgmma step
 constexpr int kMaxDepth = 8;       // slabs of a stage
 constexpr int kMaxStages = 8;
@@ -75,12 +77,12 @@ struct TileParams {
   bool vectors;  // a lane's targets of a row are aligned and contiguous
   int halo_rows, halo_columns, plane_pitch, cells, planes_w;
   int group_pitch, row_cells;  // between 8 columns of an instruction (bytes), between instructions
-  int cell_groups, units_per_warp;  // groups of 32 cells; units of a warp, in whole rounds
-  Divider by_cells;                 // by cell_groups: the chunk of a unit
+  int cell_groups, units_per_warp;  // groups of 32 cells; units of a warp in a stage
+  int ahead, chunk_shift;           // units in flight; 2 * depth as a power of two
   int chunk_taps, stages, weight_stages;
   // Byte offsets in shared memory.
   int chunk_pitch, low_at, stage_bytes, weight_bytes, block_bytes, staging_pitch;
-  int weights_at, staging_at, table_at;
+  int weights_at, staging_at, table_at, raw_at;
   int plane_h[kMaxPlanes], plane_w[kMaxPlanes];
   int first_row[kMaxResidues];
   int first_column;
@@ -123,11 +125,11 @@ struct Tile {
 template <typename T, int ROWS, int PRODUCTS>
 struct Producer {
   using Raw = typename Element<T>::Raw;
-  static constexpr bool kScaled = sizeof(T) == 4;
+  static constexpr bool kScaled = sizeof(T) == 4, kAsync = sizeof(T) == 4;
 
   const TileParams& p;
   Control& control;
-  const uint32_t stages;  // shared address of stage 0
+  const uint32_t stages, raw;  // shared addresses of stage 0 and of this lane's cells in flight
   // By loaded cell: its place relative to the tile, where it goes in a chunk (bytes, or kNoCell),
   // then two tables of its offset in the source.
   uint32_t* const places;
@@ -142,22 +144,22 @@ struct Producer {
     int channels;  // that exist; 0 if there is no such stage
   };
 
+  // Every table ends with a group of cells that do not exist.
+  __device__ int TableCells() const { return (p.cell_groups + 1) * 32; }
   __device__ void BuildPlaces() const {
-    for (int n = threadIdx.x; n < p.cell_groups * 32; n += kProducers) {
+    for (int n = threadIdx.x; n < TableCells(); n += kProducers) {
       const LoadedCell cell(n, p.halo_rows, p.halo_columns, p.planes_w);
       const int plane = cell.plane_h * p.planes_w + cell.plane_w;
       const bool exists = n < p.cells;
       places[n] = exists ? PackPlace(p.source_step_h * cell.row + p.plane_h[cell.plane_h],
                                      p.source_step_w * cell.column + p.plane_w[cell.plane_w])
                          : kNoCell;
-      places[p.cell_groups * 32 + n] =
+      places[TableCells() + n] =
           exists ? 16 * (plane * p.plane_pitch + cell.row * p.halo_columns + cell.column) : kNoCell;
     }
   }
 
-  __device__ uint32_t* OffsetsOf(int which) const {
-    return places + (2 + which) * p.cell_groups * 32;
-  }
+  __device__ uint32_t* OffsetsOf(int which) const { return places + (2 + which) * TableCells(); }
 
   __device__ void BuildOffsets(const Tile& tile, int which) const {
     uint32_t* const out = OffsetsOf(which);
@@ -166,7 +168,7 @@ struct Producer {
     for (int cell = threadIdx.x; cell < p.cells; cell += kProducers) {
       out[cell] = OffsetOf(places[cell], y, x, p.source_h, p.source_w, p.source_pixel);
     }
-    for (int cell = p.cells + threadIdx.x; cell < p.cell_groups * 32; cell += kProducers) {
+    for (int cell = p.cells + threadIdx.x; cell < TableCells(); cell += kProducers) {
       out[cell] = kNoCell;
     }
   }
@@ -179,26 +181,45 @@ struct Producer {
 
   __device__ __forceinline__ int Units() const { return 2 * p.depth * p.cell_groups; }
 
-  // Unit u of a stage is chunk u / cell_groups and the 32 cells of group u % cell_groups.
-  __device__ __forceinline__ void Gather(Raw (&v)[8], Source from, int unit) const {
-    int chunk = unit;
-    const int group = p.by_cells.Split(chunk);
-    GatherCell(v, from.base + chunk * (8 * int64_t{p.source_channel}), p.source_channel,
-               from.offsets[group * 32 + lane], unit < Units() ? from.channels - chunk * 8 : 0);
+  // Unit u of a stage is chunk u % (2 * depth) of the 32 cells of group u / (2 * depth).
+  __device__ __forceinline__ int UnitOf(int i) const { return warp + kProducerWarps * i; }
+  __device__ __forceinline__ int ChunkOf(int unit) const {
+    return unit & ((1 << p.chunk_shift) - 1);
+  }
+  __device__ __forceinline__ int CellOf(int unit) const {
+    return min(unit >> p.chunk_shift, p.cell_groups) * 32 + lane;
+  }
+
+  // Where a unit's loads start, and how many channels exist from there on.
+  struct Place {
+    const char* base;
+    uint32_t offset;
+    int channels;
+  };
+  __device__ __forceinline__ Place PlaceOf(const Source& from, int unit) const {
+    const int chunk = ChunkOf(unit);
+    return {from.base + chunk * (8 * int64_t{p.source_channel}), from.offsets[CellOf(unit)],
+            from.channels - chunk * 8};
+  }
+  __device__ __forceinline__ void Gather(Raw (&v)[8], const Source& from, int unit) const {
+    const Place place = PlaceOf(from, unit);
+    GatherCell(v, place.base, p.source_channel, place.offset, place.channels);
+  }
+
+  __device__ __forceinline__ void Start(CellsAhead<kAhead>& cells, const Source& from,
+                                        int unit) const {
+    const Place place = PlaceOf(from, unit);
+    cells.Start(place.base, p.source_channel, place.offset, place.channels);
   }
 
   // Converts one unit and stores its cells; returns the largest scaled magnitudes, two halves.
   __device__ __forceinline__ uint32_t Put(const Raw (&v)[8], uint32_t stage, int unit,
                                           uint32_t largest) const {
-    int chunk = unit;
-    const int cell = p.by_cells.Split(chunk) * 32 + lane;
-    // Without planes side by side cells are stored as they are loaded.
-    const uint32_t to = p.planes_w == 1 ? (cell < p.cells ? 16u * cell : kNoCell)
-                                        : places[p.cell_groups * 32 + cell];
+    const uint32_t to = places[TableCells() + CellOf(unit)];
     uint32_t packed[4], low[4];
     largest = ConvertCell<T, PRODUCTS, 2048>(v, scale, packed, low, largest);
-    const bool exists = to != kNoCell && unit < Units();
-    const uint32_t at = stage + chunk * p.chunk_pitch + to;
+    const bool exists = to != kNoCell;
+    const uint32_t at = stage + ChunkOf(unit) * p.chunk_pitch + to;
     ptx::StoreShared128If(at, make_uint4(packed[0], packed[1], packed[2], packed[3]), exists);
     if constexpr (PRODUCTS == 3) {
       ptx::StoreShared128If(at + p.low_at, make_uint4(low[0], low[1], low[2], low[3]), exists);
@@ -221,6 +242,7 @@ struct Producer {
                                           Source source, uint32_t stage, int exponent, bool first) {
     Producer self{p,
                   control,
+                  0,
                   0,
                   places,
                   static_cast<int>(threadIdx.x) / 32,
@@ -265,9 +287,14 @@ struct Producer {
     BuildOffsets(first, 0);
     ptx::NamedBarrier<1, kProducers>();
     Source current = SourceOf(first, 0);
-    Raw v[kUnits][8];
+    CellsAhead<kAhead> cells{raw, p.ahead};
+    Raw v[kAsync ? 1 : kUnits][8];
+    if constexpr (kAsync) {
+      for (int i = 0; i < p.ahead; ++i) Start(cells, current, UnitOf(i));
+    } else {
 #pragma unroll
-    for (int i = 0; i < kUnits; ++i) Gather(v[i], current, warp + kProducerWarps * i);
+      for (int i = 0; i < kUnits; ++i) Gather(v[i], current, UnitOf(i));
+    }
 
     int stage = 0;
     uint32_t parity = 1, turn = 0;
@@ -289,15 +316,29 @@ struct Producer {
         ptx::BarrierWait(ptx::SharedAddress(&control.empty[stage]), parity);
         const uint32_t at = stages + stage * p.stage_bytes;
         uint32_t largest = 0;
-        for (int j = 0; j < p.units_per_warp; j += kUnits) {
-          const bool last = j + kUnits >= p.units_per_warp;
+        if constexpr (kAsync) {
+          int i = 0;
+          for (; i < p.units_per_warp - p.ahead; ++i) {
+            cells.Take(v[0]);
+            largest = Put(v[0], at, UnitOf(i), largest);
+            Start(cells, current, UnitOf(i + p.ahead));
+          }
+          for (; i < p.units_per_warp; ++i) {
+            cells.Take(v[0]);
+            largest = Put(v[0], at, UnitOf(i), largest);
+            Start(cells, next, UnitOf(i + p.ahead - p.units_per_warp));
+          }
+        } else {
+          for (int j = 0; j < p.units_per_warp; j += kUnits) {
+            const bool last = j + kUnits >= p.units_per_warp;
 #pragma unroll
-          for (int i = 0; i < kUnits; ++i) {
-            largest = Put(v[i], at, warp + kProducerWarps * (j + i), largest);
-            const Source from{last ? next.base : current.base,
-                              last ? next.offsets : current.offsets,
-                              last ? next.channels : current.channels};
-            Gather(v[i], from, warp + kProducerWarps * (last ? i : j + i + kUnits));
+            for (int i = 0; i < kUnits; ++i) {
+              largest = Put(v[i], at, UnitOf(j + i), largest);
+              const Source from{last ? next.base : current.base,
+                                last ? next.offsets : current.offsets,
+                                last ? next.channels : current.channels};
+              Gather(v[i], from, UnitOf(last ? i : j + i + kUnits));
+            }
           }
         }
         if constexpr (kScaled) {
@@ -322,6 +363,7 @@ struct Producer {
       index = next_index;
       which ^= 1;
     }
+    ptx::CopyAsyncWait<0>();
   }
 };
 
@@ -629,8 +671,13 @@ __global__ void __launch_bounds__(kThreads, 1) TileKernel(const __grid_constant_
   if (warp < kProducerWarps) {
     ptx::RegistersDown<kProducerRegisters>();
     Producer<T, ROWS, PRODUCTS>{
-        p,    control, base + kControlBytes, reinterpret_cast<uint32_t*>(shared + p.table_at),
-        warp, lane}
+        p,
+        control,
+        base + kControlBytes,
+        base + static_cast<uint32_t>(p.raw_at + warp * kAhead * kCellBytes + 4 * lane),
+        reinterpret_cast<uint32_t*>(shared + p.table_at),
+        warp,
+        lane}
         .Run();
   } else if (warp == kProducerWarps) {
     ptx::RegistersDown<kProducerRegisters>();

@@ -20,6 +20,7 @@
 
 #include "core/divider.h"
 #include "core/wgrad_plan.h"
+#include "cuda/kernels/cells_ahead.cuh"
 #include "cuda/primitives/operand.cuh"
 #include "cuda/primitives/ptx.cuh"
 #include "cuda/primitives/wgmma.cuh"
@@ -30,7 +31,8 @@ constexpr int kProducerWarps = 4;
 constexpr int kConsumerWarps = 4 * kWgradGroups;
 constexpr int kProducers = 32 * kProducerWarps;
 constexpr int kThreads = 32 * (kProducerWarps + kConsumerWarps);
-constexpr int kUnits = 5;  // gathers in flight per producer: 8 channels of one cell each
+// Gathers in flight per producer, 8 channels of one cell each: in registers, and for float32 apart.
+constexpr int kUnits = 5, kAhead = 8;
 constexpr int kMaxStages = 4;
 constexpr int kPromote = 4;           // steps of 16 pixels between promotions, with three products
 constexpr int kSlotFloats = 64 * 64;  // of one tap
@@ -51,7 +53,8 @@ struct WgradParams {
   int stages, stage_bytes, part_bytes, dy_at;  // of a stage: high part, then low part; x, then dy
   int x_row_bytes, dy_row_bytes, dy_plane_bytes;
   int pixel_groups;  // distance between the two halves of 16 pixels: 128, or a row for 8 columns
-  int table_at;
+  int table_at, raw_at;
+  int ahead;  // units in flight
   int plane_h[kMaxPlanes], plane_w[kMaxPlanes];
   int first_row, first_column;
   int start[kWgradMaxLanes * kWgradMaxSlots];  // of each tap's dy, in cells of a stage
@@ -87,12 +90,12 @@ struct Work {
 template <typename T, int PRODUCTS>
 struct Producer {
   using Raw = typename Element<T>::Raw;
-  static constexpr bool kScaled = sizeof(T) == 4;
+  static constexpr bool kScaled = sizeof(T) == 4, kAsync = sizeof(T) == 4;
 
   const WgradParams& p;
   const Work work;
   Control& control;
-  const uint32_t stages;
+  const uint32_t stages, raw;  // shared addresses, the second of this lane's cells in flight
   // By cell: the byte where its chunk 0 goes in a stage, its place relative to the tile, and two
   // tables of its offset in its image.
   const uint32_t* const table;
@@ -101,14 +104,15 @@ struct Producer {
   const char* dy;
   int x_channels, dy_channels;
 
-  __device__ const uint32_t* Part(int i) const { return table + i * p.cell_groups * 32; }
+  // Every table ends with a group of cells that do not exist.
+  __device__ const uint32_t* Part(int i) const { return table + i * (p.cell_groups + 1) * 32; }
 
   // Fills a table for a tile and returns the tile's image.
   __device__ int BuildOffsets(int tile, int which) const {
     const int x_at = p.by_strip.Split(tile) * p.columns, y = p.by_row.Split(tile) * p.rows;
     const uint32_t* const places = Part(1);
     uint32_t* const out = const_cast<uint32_t*>(Part(2 + which));
-    for (int cell = threadIdx.x; cell < p.cell_groups * 32; cell += kProducers) {
+    for (int cell = threadIdx.x; cell < (p.cell_groups + 1) * 32; cell += kProducers) {
       const uint32_t place = places[cell];
       uint32_t offset = kNoCell;
       if (Part(0)[cell] != kNoCell) {
@@ -123,28 +127,46 @@ struct Producer {
   }
 
   // Unit u of a tile is chunk u % 8 of the 32 cells of group u / 8.
-  __device__ __forceinline__ void Gather(Raw (&v)[8], int image, int which, int unit) const {
-    const int group = unit / 8, chunk = unit % 8;
-    const bool exists = image >= 0 && group < p.cell_groups, is_x = group < p.x_groups;
+  __device__ __forceinline__ int UnitOf(int i) const { return warp + kProducerWarps * i; }
+  __device__ __forceinline__ int GroupOf(int unit) const { return min(unit / 8, p.cell_groups); }
+
+  // A unit's loads: where they start, and how many channels exist from there on.
+  struct Place {
+    const char* base;
+    uint32_t channel_bytes, offset;
+    int channels;
+  };
+  __device__ __forceinline__ Place PlaceOf(int image, int which, int unit) const {
+    const int group = GroupOf(unit), chunk = unit % 8;
+    const bool is_x = group < p.x_groups;
     const uint32_t channel = is_x ? p.x_channel : p.dy_channel;
     const char* const base = (is_x ? x : dy) + image * (is_x ? p.x_batch : p.dy_batch);
-    GatherCell(v, base + chunk * (8 * int64_t{channel}), channel,
-               Part(2 + which)[min(group, p.cell_groups - 1) * 32 + lane],
-               exists ? (is_x ? x_channels : dy_channels) - chunk * 8 : 0);
+    return {base + chunk * (8 * int64_t{channel}), channel, Part(2 + which)[group * 32 + lane],
+            image >= 0 ? (is_x ? x_channels : dy_channels) - chunk * 8 : 0};
+  }
+  __device__ __forceinline__ void Gather(Raw (&v)[8], int image, int which, int unit) const {
+    const Place place = PlaceOf(image, which, unit);
+    GatherCell(v, place.base, place.channel_bytes, place.offset, place.channels);
+  }
+  __device__ __forceinline__ void Start(CellsAhead<kAhead>& cells, int image, int which,
+                                        int unit) const {
+    const Place place = PlaceOf(image, which, unit);
+    cells.Start(place.base, place.channel_bytes, place.offset, place.channels);
   }
 
   __device__ __forceinline__ void Put(const Raw (&v)[8], uint32_t stage, int unit, float x_scale,
                                       float dy_scale, uint32_t& x_largest,
                                       uint32_t& dy_largest) const {
-    const int group = unit / 8, chunk = unit % 8;
+    const int group = GroupOf(unit), chunk = unit % 8;
     const bool is_x = group < p.x_groups;
     uint32_t packed[4], low[4];
     const uint32_t largest = ConvertCell<T, PRODUCTS, 1>(v, is_x ? x_scale : dy_scale, packed, low,
                                                          is_x ? x_largest : dy_largest);
-    (is_x ? x_largest : dy_largest) = largest;
-    const uint32_t place = Part(0)[min(group, p.cell_groups - 1) * 32 + lane];
-    const bool exists = place != kNoCell && group < p.cell_groups;
+    x_largest = is_x ? largest : x_largest;
+    dy_largest = is_x ? dy_largest : largest;
+    const uint32_t place = Part(0)[group * 32 + lane];
     const uint32_t at = stage + place + chunk * ((is_x ? p.x_row_bytes : p.dy_row_bytes) / 8);
+    const bool exists = place != kNoCell;
     ptx::StoreShared128If(at, make_uint4(packed[0], packed[1], packed[2], packed[3]), exists);
     if constexpr (PRODUCTS == 3) {
       ptx::StoreShared128If(at + p.part_bytes, make_uint4(low[0], low[1], low[2], low[3]), exists);
@@ -202,10 +224,13 @@ struct Producer {
     if (work.first >= work.last) return;
     int image = BuildOffsets(work.first, 0);
     ptx::NamedBarrier<1, kProducers>();
-    Raw v[kUnits][8];
+    CellsAhead<kAhead> cells{raw, p.ahead};
+    Raw v[kAsync ? 1 : kUnits][8];
+    if constexpr (kAsync) {
+      for (int i = 0; i < p.ahead; ++i) Start(cells, image, 0, UnitOf(i));
+    } else {
 #pragma unroll
-    for (int i = 0; i < kUnits; ++i) {
-      Gather(v[i], image, 0, warp + kProducerWarps * i);
+      for (int i = 0; i < kUnits; ++i) Gather(v[i], image, 0, UnitOf(i));
     }
     Exponents exponents{kMinExponent, kMinExponent};
     float x_scale = ScaleOf(kMinExponent), dy_scale = ScaleOf(kMinExponent);
@@ -219,13 +244,27 @@ struct Producer {
       ptx::BarrierWait(ptx::SharedAddress(&control.empty[stage]), parity);
       const uint32_t at = stages + stage * p.stage_bytes;
       uint32_t largest[2] = {0, 0};
-      for (int j = 0; j < p.units_per_warp; j += kUnits) {
-        const bool last = j + kUnits >= p.units_per_warp;
+      if constexpr (kAsync) {
+        int i = 0;
+        for (; i < p.units_per_warp - p.ahead; ++i) {
+          cells.Take(v[0]);
+          Put(v[0], at, UnitOf(i), x_scale, dy_scale, largest[0], largest[1]);
+          Start(cells, image, which, UnitOf(i + p.ahead));
+        }
+        for (; i < p.units_per_warp; ++i) {
+          cells.Take(v[0]);
+          Put(v[0], at, UnitOf(i), x_scale, dy_scale, largest[0], largest[1]);
+          Start(cells, next_image, which ^ 1, UnitOf(i + p.ahead - p.units_per_warp));
+        }
+      } else {
+        for (int j = 0; j < p.units_per_warp; j += kUnits) {
+          const bool last = j + kUnits >= p.units_per_warp;
 #pragma unroll
-        for (int i = 0; i < kUnits; ++i) {
-          Put(v[i], at, warp + kProducerWarps * (j + i), x_scale, dy_scale, largest[0], largest[1]);
-          Gather(v[i], last ? next_image : image, last ? which ^ 1 : which,
-                 warp + kProducerWarps * (last ? i : j + i + kUnits));
+          for (int i = 0; i < kUnits; ++i) {
+            Put(v[i], at, UnitOf(j + i), x_scale, dy_scale, largest[0], largest[1]);
+            Gather(v[i], last ? next_image : image, last ? which ^ 1 : which,
+                   UnitOf(last ? i : j + i + kUnits));
+          }
         }
       }
       if constexpr (kScaled) {
@@ -250,6 +289,7 @@ struct Producer {
       which ^= 1;
       image = next_image;
     }
+    ptx::CopyAsyncWait<0>();
   }
 };
 
@@ -408,7 +448,8 @@ __global__ void __launch_bounds__(kThreads, 1) WgradKernel(const __grid_constant
     }
     ptx::BarrierInitFence();
   }
-  for (int cell = threadIdx.x; cell < p.cell_groups * 32; cell += kThreads) {
+  const int table_cells = (p.cell_groups + 1) * 32;
+  for (int cell = threadIdx.x; cell < table_cells; cell += kThreads) {
     const int dy_cell = cell - p.x_groups * 32;
     uint32_t target = kNoCell, place = 0;
     if (dy_cell < 0) {
@@ -423,24 +464,27 @@ __global__ void __launch_bounds__(kThreads, 1) WgradKernel(const __grid_constant
                         p.step_w * from.column + p.plane_w[from.plane_w]);
     }
     table[cell] = target;
-    table[p.cell_groups * 32 + cell] = place;
+    table[table_cells + cell] = place;
   }
   __syncthreads();
   const Work work(p);
   if (warp < kProducerWarps) {
     const int64_t in = static_cast<int64_t>(work.group) * p.in_per_group + work.in_block * 64;
     const int64_t out = static_cast<int64_t>(work.group) * p.out_per_group + work.out_block * 64;
-    Producer<T, PRODUCTS>{p,
-                          work,
-                          control,
-                          stages,
-                          table,
-                          warp,
-                          lane,
-                          static_cast<const char*>(p.x) + in * p.x_channel,
-                          static_cast<const char*>(p.dy) + out * p.dy_channel,
-                          p.in_per_group - work.in_block * 64,
-                          p.out_per_group - work.out_block * 64}
+    Producer<T, PRODUCTS>{
+        p,
+        work,
+        control,
+        stages,
+        stages - kControlBytes +
+            static_cast<uint32_t>(p.raw_at + warp * kAhead * kCellBytes + 4 * lane),
+        table,
+        warp,
+        lane,
+        static_cast<const char*>(p.x) + in * p.x_channel,
+        static_cast<const char*>(p.dy) + out * p.dy_channel,
+        p.in_per_group - work.in_block * 64,
+        p.out_per_group - work.out_block * 64}
         .Run();
   } else {
     const int thread = static_cast<int>(threadIdx.x) - kProducers;

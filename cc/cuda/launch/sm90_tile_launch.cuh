@@ -19,7 +19,7 @@ namespace transconv::cuda::sm90_tile {
 constexpr int kMinStages = 2;
 constexpr int kPreferredStages = 5;
 constexpr int kPreferredDepthStages = 3;
-constexpr int kWeightStages = 3;
+
 constexpr int kFoldColumns = 64;  // where whole rows are stored faster
 
 // One instantiation of the kernel.
@@ -53,26 +53,29 @@ struct Programme {
   int64_t tiles;
   int chunk_taps, stages, chunk_pitch, low_at, stage_bytes, weight_bytes, block_bytes,
       staging_pitch;
-  int weights_at, staging_at, table_at, shared_bytes;
+  int weight_stages;
+  int weights_at, staging_at, table_at, raw_at, shared_bytes;
   int64_t packed_bytes, workspace_bytes;
 };
 
-// Units of a producer warp in one stage, in whole rounds.
-inline int UnitsPerWarp(const Programme& g, int depth) {
-  const int64_t units = 2 * depth * CeilDiv(g.plan.cells, 32);
-  return static_cast<int>(CeilDiv(CeilDiv(units, kProducerWarps), kUnits) * kUnits);
+// Units of a producer warp in one stage; those in registers come in whole rounds.
+inline int UnitsPerWarp(const Programme& g, int element, int depth) {
+  const int64_t units = CeilDiv(2 * depth * CeilDiv(g.plan.cells, 32), kProducerWarps);
+  return static_cast<int>(element == 4 ? units : CeilDiv(units, kUnits) * kUnits);
 }
 
-// How many slabs make a stage. All of a round's loads should exist, since what is in flight is what
-// hides their latency; and every stage costs barriers, about as long as some loads.
-inline int DepthOf(const Programme& g, int bytes) {
+// How many slabs make a stage. What is in flight hides the latency of loads, and it is no more than
+// one stage; and every stage costs barriers, about as long as some loads.
+inline int DepthOf(const Programme& g, int element, int bytes) {
   constexpr double kStageUnits = 2.0;  // of a warp
   int best = 1;
   double least = std::numeric_limits<double>::infinity();
   for (int depth = 1; depth <= kMaxDepth && depth < 2 * g.slabs; depth *= 2) {
     const int64_t stage = int64_t{2} * (g.shape.products == 1 ? 1 : 2) * depth * g.chunk_pitch;
     if (depth > 1 && kPreferredDepthStages * stage > bytes) break;
-    const double cost = CeilDiv(g.slabs, depth) * (UnitsPerWarp(g, depth) + kStageUnits);
+    const int units = UnitsPerWarp(g, element, depth);
+    const double missing = element == 4 ? kAhead - AheadOf(units, kAhead) : 0;
+    const double cost = CeilDiv(g.slabs, depth) * (units + missing + kStageUnits);
     if (cost < least) {
       least = cost;
       best = depth;
@@ -124,19 +127,28 @@ inline const char* MakeProgramme(const Problem& q, Pass pass, DType dtype, const
   g.staging_pitch = StagingPitch(shape.n * static_cast<int>(g.plan.w.target_step), element);
   const int staging =
       q.layout == Layout::kNCHW && !use.folded ? kConsumerWarps * 8 * g.staging_pitch * element : 0;
-  const int table = 4 * 4 * 32 * static_cast<int>(CeilDiv(g.plan.cells, 32));
-  const int fixed = kControlBytes + kWeightStages * g.weight_bytes + staging + table + 4 * 128;
-  if (fixed >= kSm90SharedBytes) return "taps and staging exceed shared memory";
-  g.depth = DepthOf(g, kSm90SharedBytes - fixed);
-  g.low_at = g.depth * 2 * g.chunk_pitch;
-  g.stage_bytes = (shape.products == 1 ? 1 : 2) * g.low_at;
-  g.stages = std::min((kSm90SharedBytes - fixed) / g.stage_bytes, kPreferredStages);
+  const int raw = element == 4 ? kProducerWarps * kAhead * kCellBytes : 0;
+  const int table = 4 * 4 * 32 * static_cast<int>(CeilDiv(g.plan.cells, 32) + 1);
+  // Two stages of weights where three leave too little for cells.
+  int free = 0;
+  for (g.weight_stages = 3; g.weight_stages >= 2; --g.weight_stages) {
+    free = kSm90SharedBytes -
+           (kControlBytes + g.weight_stages * g.weight_bytes + staging + table + raw + 5 * 128);
+    if (free <= 0) continue;
+    g.depth = DepthOf(g, element, free);
+    g.low_at = g.depth * 2 * g.chunk_pitch;
+    g.stage_bytes = (shape.products == 1 ? 1 : 2) * g.low_at;
+    g.stages = std::min(free / g.stage_bytes, kPreferredStages);
+    if (g.stages >= kPreferredDepthStages || g.weight_stages == 2) break;
+  }
+  if (free <= 0) return "taps and staging exceed shared memory";
   if (g.stages < kMinStages) return "the halo of a tile exceeds shared memory";
   const auto align = [](int bytes) { return (bytes + 127) / 128 * 128; };
   g.weights_at = align(kControlBytes + g.stages * g.stage_bytes);
-  g.staging_at = align(g.weights_at + kWeightStages * g.weight_bytes);
+  g.staging_at = align(g.weights_at + g.weight_stages * g.weight_bytes);
   g.table_at = align(g.staging_at + staging);
-  g.shared_bytes = g.table_at + table;
+  g.raw_at = align(g.table_at + table);
+  g.shared_bytes = g.raw_at + raw;
 
   g.packed_bytes = CeilDiv(int64_t{1} * q.groups * g.m_blocks * g.slabs * g.plan.taps *
                                shape.products * kTapBytes,
@@ -254,12 +266,13 @@ inline void FillParams(const Call& call, const Programme& g, TileParams* p) {
   p->cells = plan.cells;
   p->planes_w = plan.w.planes;
   p->cell_groups = static_cast<int>(CeilDiv(plan.cells, 32));
-  p->by_cells = Divider(p->cell_groups);
   p->depth = g.depth;
-  p->units_per_warp = UnitsPerWarp(g, g.depth);
+  while ((1 << p->chunk_shift) < 2 * g.depth) ++p->chunk_shift;
+  p->units_per_warp = UnitsPerWarp(g, static_cast<int>(element), g.depth);
+  p->ahead = AheadOf(p->units_per_warp, kAhead);
   p->chunk_taps = g.chunk_taps;
   p->stages = g.stages;
-  p->weight_stages = kWeightStages;
+  p->weight_stages = g.weight_stages;
   p->chunk_pitch = g.chunk_pitch;
   p->low_at = g.low_at;
   p->stage_bytes = g.stage_bytes;
@@ -269,6 +282,7 @@ inline void FillParams(const Call& call, const Programme& g, TileParams* p) {
   p->weights_at = g.weights_at;
   p->staging_at = g.staging_at;
   p->table_at = g.table_at;
+  p->raw_at = g.raw_at;
   for (int i = 0; i < kMaxPlanes; ++i) {
     p->plane_h[i] = static_cast<int>(plan.h.plane[i]);
     p->plane_w[i] = static_cast<int>(plan.w.plane[i]);

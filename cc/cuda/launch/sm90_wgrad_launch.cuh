@@ -29,7 +29,7 @@ struct Programme {
   int splits, per_split, flush;
   int x_cells, x_groups, cell_groups;
   int x_row_bytes, dy_row_bytes, dy_at, part_bytes, stage_bytes, stages;
-  int table_at, shared_bytes;
+  int table_at, raw_at, shared_bytes;
   int64_t slot_bytes, workspace_bytes;
 };
 
@@ -41,7 +41,8 @@ constexpr TileSize kTileSizes[] = {{4, 128}, {2, 128}, {8, 64}, {4, 64},  {2, 64
                                    {4, 32},  {2, 32},  {1, 32}, {16, 16}, {8, 16}, {4, 16}, {2, 16},
                                    {1, 16},  {16, 8},  {8, 8},  {4, 8},   {2, 8}};
 
-inline const char* MakeProgramme(const Problem& q, int products, TileSize size, Programme* result) {
+inline const char* MakeProgramme(const Problem& q, DType dtype, TileSize size, Programme* result) {
+  const int products = ProductsOf(q, dtype);
   Programme g;
   g.products = products;
   g.rows = size.rows;
@@ -73,15 +74,17 @@ inline const char* MakeProgramme(const Problem& q, int products, TileSize size, 
   g.dy_at = size.rows * g.x_row_bytes;
   g.part_bytes = g.dy_at + 16 * tile.planes() * g.plan.plane_pitch();
   g.stage_bytes = g.part_bytes * (products == 3 ? 2 : 1);
-  const int table = 4 * 32 * g.cell_groups;
-  const int fixed = kControlBytes + 4 * table + 2 * 128;
+  const int table = 4 * 32 * (g.cell_groups + 1);
+  const int raw = dtype == DType::kF32 ? kProducerWarps * kAhead * kCellBytes : 0;
+  const int fixed = kControlBytes + 4 * table + raw + 3 * 128;
   if (fixed >= kSm90SharedBytes || g.stage_bytes > kSm90SharedBytes) {
     return "the halo of a tile exceeds shared memory";
   }
   g.stages = std::min((kSm90SharedBytes - fixed) / g.stage_bytes, kPreferredStages);
   if (g.stages < kMinStages) return "the halo of a tile exceeds shared memory";
   g.table_at = (kControlBytes + g.stages * g.stage_bytes + 127) / 128 * 128;
-  g.shared_bytes = g.table_at + 4 * table;
+  g.raw_at = (g.table_at + 4 * table + 127) / 128 * 128;
+  g.shared_bytes = g.raw_at + raw;
   g.slot_bytes = int64_t{4} * kSlotFloats * kWgradGroups * g.plan.slots * g.units;
   g.workspace_bytes = g.slot_bytes * g.splits;
   *result = g;
@@ -102,12 +105,11 @@ inline const char* Choose(const Problem& q, Pass pass, DType dtype, Programme* b
   if (pass != Pass::kGradWeight) return "computes the weight gradient alone";
   if (dtype == DType::kF64) return "has no float64 instructions";
   if (const char* reason = TooLarge(q, dtype)) return reason;
-  const int products = ProductsOf(q, dtype);
   const char* reason = nullptr;
   double least = std::numeric_limits<double>::infinity();
   for (const TileSize& size : kTileSizes) {
     Programme g;
-    const char* why = MakeProgramme(q, products, size, &g);
+    const char* why = MakeProgramme(q, dtype, size, &g);
     if (why != nullptr) {
       reason = why;
     } else if (Waste(q, g) < least) {
@@ -160,8 +162,10 @@ inline void FillParams(const Call& call, const Programme& g, WgradParams* p) {
   p->dy_cells = tile.cells;
   p->x_groups = g.x_groups;
   p->cell_groups = g.cell_groups;
-  p->units_per_warp =
-      static_cast<int>(CeilDiv(CeilDiv(8 * g.cell_groups, kProducerWarps), kUnits) * kUnits);
+  const int units = 8 / kProducerWarps * g.cell_groups;
+  const bool rounds = element != 4;  // in registers
+  p->units_per_warp = rounds ? static_cast<int>(CeilDiv(units, kUnits) * kUnits) : units;
+  p->ahead = AheadOf(units, kAhead);
   p->stages = g.stages;
   p->stage_bytes = g.stage_bytes;
   p->part_bytes = g.part_bytes;
@@ -171,6 +175,7 @@ inline void FillParams(const Call& call, const Programme& g, WgradParams* p) {
   p->dy_plane_bytes = 16 * g.plan.plane_pitch();
   p->pixel_groups = g.columns == 8 ? 1 : 0;
   p->table_at = g.table_at;
+  p->raw_at = g.raw_at;
   for (int i = 0; i < kMaxPlanes; ++i) {
     p->plane_h[i] = static_cast<int>(tile.h.plane[i]);
     p->plane_w[i] = static_cast<int>(tile.w.plane[i]);

@@ -92,7 +92,30 @@ __device__ __forceinline__ void RegistersDown() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
+// -- copies of single values, in groups of this thread --
+
+// Zero where not `wanted`.
+__device__ __forceinline__ void CopyAsync4(uint32_t shared, const void* global, bool wanted) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared), "l"(global),
+               "r"(wanted ? 4u : 0u)
+               : "memory");
+}
+__device__ __forceinline__ void CopyAsyncCommit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+// Waits until at most `kPending` groups are under way.
+template <int kPending>
+__device__ __forceinline__ void CopyAsyncWait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
 // -- shared memory --
+
+__device__ __forceinline__ float LoadShared(uint32_t shared) {
+  float v;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(shared) : "memory");
+  return v;
+}
 
 __device__ __forceinline__ void StoreShared128(uint32_t shared, uint4 v) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(v.x), "r"(v.y),
