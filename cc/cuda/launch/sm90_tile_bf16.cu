@@ -5,6 +5,7 @@ namespace transconv::cuda::sm90_tile {
 
 cudaError_t LaunchBF16(const Call& call, const Programme& g) {
   using Type = __nv_bfloat16;
+  constexpr bool kCells = false;
   TRANSCONV_SM90_TILE_SINGLE(TRANSCONV_LAUNCH_IF)
   return cudaErrorInvalidValue;
 }

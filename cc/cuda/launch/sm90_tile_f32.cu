@@ -7,6 +7,7 @@ namespace sm90_tile {
 
 cudaError_t LaunchF32(const Call& call, const Programme& g) {
   using Type = float;
+  constexpr bool kCells = false;
   TRANSCONV_SM90_TILE_SINGLE(TRANSCONV_LAUNCH_IF)
   return cudaErrorInvalidValue;
 }
@@ -15,17 +16,18 @@ namespace {
 
 const char* Supports(Pass pass, const Problem& problem, DType dtype) {
   Programme g;
-  return Choose(problem, pass, dtype, &g);
+  return Choose(problem, pass, dtype, false, &g);
 }
 
 int64_t Workspace(Pass pass, const Problem& problem, DType dtype) {
   Programme g;
-  return Choose(problem, pass, dtype, &g) == nullptr ? g.workspace_bytes : -1;
+  return Choose(problem, pass, dtype, false, &g) == nullptr ? g.workspace_bytes : -1;
 }
 
 cudaError_t Launch(const Call& call) {
   Programme g;
-  if (Choose(call.problem, call.pass, call.dtype, &g) != nullptr) return cudaErrorNotSupported;
+  if (Choose(call.problem, call.pass, call.dtype, false, &g) != nullptr)
+    return cudaErrorNotSupported;
   switch (call.dtype) {
     case DType::kF32:
       return g.shape.products == 3 ? LaunchF32Triple(call, g) : LaunchF32(call, g);

@@ -5,6 +5,7 @@ namespace transconv::cuda::sm90_tile {
 
 cudaError_t LaunchF32Triple(const Call& call, const Programme& g) {
   using Type = float;
+  constexpr bool kCells = false;
   TRANSCONV_SM90_TILE_TRIPLE(TRANSCONV_LAUNCH_IF)
   return cudaErrorInvalidValue;
 }

@@ -4,8 +4,8 @@
 namespace transconv::cuda::sm90_wgrad {
 
 cudaError_t Launch16Bit(const Call& call, const Programme& g) {
-  return call.dtype == DType::kF16 ? LaunchSingle<__half>(call, g)
-                                   : LaunchSingle<__nv_bfloat16>(call, g);
+  return call.dtype == DType::kF16 ? LaunchSingle<__half, false>(call, g)
+                                   : LaunchSingle<__nv_bfloat16, false>(call, g);
 }
 
 }  // namespace transconv::cuda::sm90_wgrad

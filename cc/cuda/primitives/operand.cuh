@@ -109,6 +109,11 @@ __device__ __forceinline__ int NeededExponent(uint32_t largest_bits, int exponen
   return may_fall ? needed : max(needed, exponent);
 }
 
+// The exponent of cells that were packed with one scale, from their largest magnitude's bits.
+__device__ __forceinline__ int CellsExponent(uint32_t largest_bits) {
+  return NeededExponent(largest_bits, kMinExponent, true);
+}
+
 // One cell: eight channels in 16 bits, and for three products the part that rounding cut off, times
 // kLowScale. Returns the larger of `largest` and the cell's magnitudes, per half.
 template <typename T, int PRODUCTS, int kLowScale>

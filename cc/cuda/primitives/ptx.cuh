@@ -100,6 +100,15 @@ __device__ __forceinline__ void CopyAsync4(uint32_t shared, const void* global, 
                "r"(wanted ? 4u : 0u)
                : "memory");
 }
+__device__ __forceinline__ void CopyAsync16(uint32_t shared, const void* global, bool wanted) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
+               "r"(wanted ? 16u : 0u)
+               : "memory");
+}
+// Arrives when all of this thread's copies so far are done; the barrier counts every thread.
+__device__ __forceinline__ void CopyAsyncArrive(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
+}
 __device__ __forceinline__ void CopyAsyncCommit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }

@@ -1,0 +1,13 @@
+// The Hopper tile kernel of cells, in float16.
+#include "cuda/launch/sm90_tile_launch.cuh"
+
+namespace transconv::cuda::sm90_tile {
+
+cudaError_t LaunchCellsF16(const Call& call, const Programme& g) {
+  using Type = __half;
+  constexpr bool kCells = true;
+  TRANSCONV_SM90_TILE_SINGLE(TRANSCONV_LAUNCH_IF)
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace transconv::cuda::sm90_tile
