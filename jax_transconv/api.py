@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -12,10 +14,10 @@ import numpy as np
 
 from jax_transconv import plan
 from jax_transconv.ffi.targets import PASSES
-from jax_transconv.ops import autodiff, batching, lowering, primitives
-from jax_transconv.spec import parse_geometry, type_error, value_error
+from jax_transconv.ops import autodiff, batching, lowering, primitives, sharding
+from jax_transconv.spec import Geometry, parse_geometry, type_error, value_error
 
-__all__ = ["Explanation", "conv_transpose2d", "explain"]
+__all__ = ["Explanation", "conv_transpose1d", "conv_transpose2d", "explain"]
 
 del batching, lowering  # imported for the rules that they register
 
@@ -114,15 +116,138 @@ def conv_transpose2d(
         autodiff=autodiff,
     )
     _check_devices(x, weight, bias)
-    y: Any
-    if autodiff == "reverse":
-        y = _conv(spec.geometry, backend, x, weight, bias)
-    else:
-        y = primitives.forward(x, weight, bias, spec.geometry, backend)
+    run: Any = _conv if autodiff == "reverse" else _forward
+    run = functools.partial(run, spec.geometry, backend)
+    if target := sharding.output_sharding(spec, x, weight):
+        # The type of y is settled here; inside, XLA partitions as on any other mesh.
+        axes = target.mesh.explicit_axes
+        run = jax.sharding.auto_axes(run, axes=axes, out_sharding=target)
+    operands = (x, weight) if bias is None else (x, weight, bias)
+    # Before the custom_vjp: the transpose of this cast sums over the manual axes.
+    y = run(*sharding.vary_alike(operands))
     return y[0] if unbatched else y
 
 
-_conv = autodiff.conv
+def _conv(geometry: Geometry, backend: str, x: Any, w: Any, b: Any = None) -> Any:
+    return autodiff.conv(geometry, backend, x, w, b)
+
+
+def _forward(geometry: Geometry, backend: str, x: Any, w: Any, b: Any = None) -> Any:
+    return primitives.forward(x, w, b, geometry, backend)
+
+
+_LAYOUTS_1D = {"NCL": "NCHW", "NLC": "NHWC"}
+
+
+def conv_transpose1d(
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    *,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    dilation: Any = 1,
+    groups: Any = 1,
+    output_size: Any = None,
+    layout: str = "NCL",
+    precision: Any = None,
+    backend: str = "auto",
+    autodiff: str = "reverse",
+) -> jax.Array:
+    """1-D transposed convolution with the semantics of PyTorch's `conv_transpose1d`.
+
+    It runs as `conv_transpose2d` over an image of height 1, and takes its arguments
+    with one value in place of two; errors speak of the axis as the width.
+
+    Args:
+        x: input, (N, C_in, L), or (N, L, C_in) with ``layout="NLC"``; the batch axis
+            may be absent.
+        weight: (C_in, C_out // groups, k) in either layout, of x's dtype.
+        bias: (C_out,), of x's dtype, or None.
+        stride: an int, or a sequence of one, as for all that follow.
+        padding: how much of each end of the full result is cut off; or a signed crop
+            ``((lo, hi),)``, or "SAME" or "VALID".
+        output_padding: extra positions at the high end, below stride or dilation.
+        dilation: distance between two kernel elements.
+        groups: C_in and C_out fall into this many independent groups.
+        output_size: the length of the result, in place of output_padding.
+        layout: "NCL" or "NLC": memory order of x and of the result.
+        precision: see `conv_transpose2d`.
+        backend: see there.
+        autodiff: see there.
+
+    Returns:
+        The result, (N, C_out, L_out) or (N, L_out, C_out), in x's dtype.
+
+    Raises:
+        ValueError: if a value is illegal; the message names it and what would be legal.
+        TypeError: if an argument has the wrong structure or dtype.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jax_transconv import conv_transpose1d
+        >>> conv_transpose1d(jnp.ones((1, 1, 3)), jnp.ones((1, 1, 2)), stride=2).shape
+        (1, 1, 6)
+    """
+    x, weight, bias = (_as_array(n, a) for n, a in _named(x, weight, bias))
+    if layout not in _LAYOUTS_1D:
+        raise value_error(
+            f"layout must be one of {', '.join(_LAYOUTS_1D)} in 1-D, got {layout!r}.",
+            "layout is the memory order of x and of the result.",
+        )
+    if x.ndim not in (2, 3):
+        raise value_error(
+            f"x must have rank 3 ({layout}) or 2 (unbatched) in 1-D, got rank {x.ndim} "
+            f"with shape {x.shape}.",
+            "add or fold batch axes with reshape.",
+        )
+    if weight.ndim != 3:
+        raise value_error(
+            "weight must have rank 3 (in_channels, out_channels // groups, k) in 1-D, "
+            f"got rank {weight.ndim} with shape {weight.shape}.",
+            "reshape the weight.",
+        )
+    height = x.ndim - 1 if layout == "NCL" else x.ndim - 2
+    y = conv_transpose2d(
+        jnp.expand_dims(x, height),
+        jnp.expand_dims(weight, 2),
+        bias,
+        stride=(1, _single("stride", stride)),
+        padding=_single_padding(padding),
+        output_padding=(0, _single("output_padding", output_padding)),
+        dilation=(1, _single("dilation", dilation)),
+        groups=groups,
+        output_size=(
+            None if output_size is None else (1, _single("output_size", output_size))
+        ),
+        layout=_LAYOUTS_1D[layout],
+        precision=precision,
+        backend=backend,
+        autodiff=autodiff,
+    )
+    return jnp.squeeze(y, height)
+
+
+def _single(name: str, value: Any) -> Any:
+    """An argument of one axis: a value, or a sequence of one."""
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return value
+    if len(value) != 1:
+        raise type_error(
+            f"{name} must be one value in 1-D, got {len(value)}: {value!r}.",
+            f"give {name} as an int.",
+        )
+    return value[0]
+
+
+def _single_padding(padding: Any) -> Any:
+    if isinstance(padding, str):
+        return padding
+    padding = _single("padding", padding)
+    if isinstance(padding, Sequence):
+        return (0, 0), padding
+    return 0, padding
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,12 +257,15 @@ class Explanation:
     Attributes:
         spec: the problem.
         device: the device that it was planned for.
-        plans: one `jax_transconv.plan.Plan` a pass, by pass name.
+        plans: one `jax_transconv.plan.Plan` a pass, by pass name; for the whole
+            arrays, while each shard has plans of its own.
+        cuts: for arrays cut over a mesh, how jit cuts the forward pass along each axis.
     """
 
     spec: Any
     device: plan.DeviceFacts
     plans: dict[str, plan.Plan]
+    cuts: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         s, g = self.spec, self.spec.geometry
@@ -147,7 +275,7 @@ class Explanation:
             f"crop {g.crop}, groups {g.groups}, precision {g.precision.name}\n"
             f"on {self.device.name or self.device.platform}"
         )
-        return "\n".join([head, *(str(p) for p in self.plans.values())])
+        return "\n".join([head, *self.cuts, *(str(p) for p in self.plans.values())])
 
 
 def explain(
@@ -179,14 +307,27 @@ def explain(
         TypeError: as `conv_transpose2d` would.
     """
     if len(x.shape) == 3:
-        x = jax.ShapeDtypeStruct((1, *x.shape), x.dtype)
+        x = jax.eval_shape(lambda x: x[None], x)
     spec = _parse(x, weight, bias, backend=backend, autodiff=autodiff, **arguments)
-    platform = platform or jax.default_backend()
-    device = plan.facts("cuda" if platform == "gpu" else platform)
-    plans = {name: plan.choose(name, spec, device, backend) for name in PASSES}
-    explanation = Explanation(spec, device, plans)
-    print(explanation)
-    return explanation
+    found = explanation(spec, platform, backend)
+    cuts = sharding.describe(spec, x, weight)
+    found = dataclasses.replace(found, cuts=cuts)
+    print(found)
+    return found
+
+
+def explanation(
+    spec: Any,
+    platform: str | None,
+    backend: str,
+    passes: Sequence[str] | None = None,
+) -> Explanation:
+    """As `explain`, for a parsed problem and for some of its passes."""
+    device = plan.device_of(platform)
+    names = PASSES if passes is None else passes
+    return Explanation(
+        spec, device, {name: plan.choose(name, spec, device, backend) for name in names}
+    )
 
 
 def _named(x: Any, weight: Any, bias: Any) -> tuple[tuple[str, Any], ...]:

@@ -21,6 +21,7 @@ from typing import Any
 import jax
 import jax.core
 import numpy as np
+from jax.extend.core import InconclusiveDimensionOperation
 
 __all__ = ["Geometry", "Precision", "Spec", "parse_geometry"]
 
@@ -456,6 +457,12 @@ def _parse_output_size(
             f"{tuple(value)!r}.",
             "pass the spatial sizes only.",
         )
+    for axis, n in zip(_AXES, in_size, strict=True):
+        if not isinstance(n, int):
+            raise value_error(
+                f"output_size needs a known input size, got {axis} {n}.",
+                "use output_padding, or a crop as padding, with symbolic sizes.",
+            )
     size = tuple(parse_integer("output_size", v) for v in tuple(value)[-2:])
     for axis, o, b, s, n in zip(_AXES, size, base, stride, in_size, strict=True):
         if not b <= o <= b + s - 1:
@@ -561,6 +568,24 @@ def _check_channels(x: Any, weight: Any, bias: Any, groups: int, layout: str) ->
         )
 
 
+def _check_symbolic(axis: str, n: Any, o: Any, s: int, extent: int, crop: Any) -> None:
+    """An output of symbolic size must be known to hold all that is appended to it."""
+    lo, hi = crop
+    least = max(1, max(-lo, 0) + max(-hi, 0))
+    try:
+        if o >= least:
+            return
+    except InconclusiveDimensionOperation:
+        pass
+    needed = -(-(least + lo + hi - extent) // s) + 1
+    raise value_error(
+        f"the output {axis} {o} must be known to be at least {least}, for an input of "
+        f"{n} and a crop of {crop}.",
+        f"add a constraint, jax.export.symbolic_shape(..., constraints=['{n} >= "
+        f"{needed}']).",
+    )
+
+
 def _check_sizes(spec: Spec, output_padding: tuple[int, int]) -> None:
     g = spec.geometry
     for axis, n, o, k, s, d, crop, op in zip(
@@ -579,7 +604,9 @@ def _check_sizes(spec: Spec, output_padding: tuple[int, int]) -> None:
                 f"x must not be empty in space, got {axis} {n}.",
                 "skip the call for empty images; an empty batch is allowed.",
             )
-        if isinstance(o, int) and o < 1:
+        if not isinstance(o, int):
+            _check_symbolic(axis, n, o, s, d * (k - 1) + 1, crop)
+        elif o < 1:
             raise value_error(
                 f"the output {axis} would be {o}, from input {n}, kernel {k}, stride "
                 f"{s}, dilation {d}, crop {crop} (output_padding {op}).",

@@ -194,7 +194,7 @@ class ConvTranspose2d:
         dtype: of the parameters: float16, bfloat16, float32 or float64.
         precision: see `jax_transconv.conv_transpose2d`.
         backend: see there.
-        autodiff: see there.
+        autodiff: "both" allows forward mode (`jax.jvp` and its like); see there.
 
     Attributes:
         weight: (in_channels, out_channels // groups, kh, kw).
@@ -413,7 +413,7 @@ class ConvTranspose2d:
             )
         leaves = {
             name.removeprefix(prefix): _parameter(
-                name, _to_numpy(name, value).astype(expected[name].dtype)
+                name, to_numpy(name, value).astype(expected[name].dtype)
             )
             for name, value in found.items()
         }
@@ -451,7 +451,7 @@ class ConvTranspose2d:
         if path is not None:
             _import_safetensors("numpy").save_file(state, path)
         if tensors == "torch":
-            return {name: _to_torch(array) for name, array in state.items()}
+            return {name: to_torch_tensor(array) for name, array in state.items()}
         return state
 
     def __repr__(self) -> str:
@@ -515,7 +515,7 @@ def module_from_torch(
             in their own dtype.
         precision: see `jax_transconv.conv_transpose2d`.
         backend: see there.
-        autodiff: see there.
+        autodiff: "both" allows forward mode (`jax.jvp` and its like); see there.
 
     Returns:
         A layer with the same arguments and parameters.
@@ -546,11 +546,11 @@ def module_from_torch(
         backend,
         autodiff,
     )
-    layer.weight = _parameter("weight", _to_numpy("weight", module.weight))
+    layer.weight = _parameter("weight", to_numpy("weight", module.weight))
     layer.bias = (
         None
         if module.bias is None
-        else _parameter("bias", _to_numpy("bias", module.bias))
+        else _parameter("bias", to_numpy("bias", module.bias))
     )
     return layer
 
@@ -600,7 +600,7 @@ def _parameter(name: str, value: np.ndarray) -> jax.Array:
     return array
 
 
-def _to_numpy(name: str, value: Any) -> np.ndarray:
+def to_numpy(name: str, value: Any) -> np.ndarray:
     if hasattr(value, "detach"):  # a torch tensor
         value = value.detach().cpu()
         if str(value.dtype) == "torch.bfloat16":
@@ -618,7 +618,7 @@ def _to_numpy(name: str, value: Any) -> np.ndarray:
     return array
 
 
-def _to_torch(array: np.ndarray) -> Any:
+def to_torch_tensor(array: np.ndarray) -> Any:
     try:
         import torch  # pyright: ignore[reportMissingImports]
     except ImportError as error:

@@ -117,6 +117,12 @@ def _residue_taps(spec: Spec, axis: int, residue: int) -> tuple[list[int], int, 
     return taps, first, d // math.gcd(s, d)
 
 
+def _evenly(taps: list[int]) -> slice:
+    """Evenly spaced taps as a slice: a list would be an array constant and a gather."""
+    step = taps[1] - taps[0] if len(taps) > 1 else 1
+    return slice(taps[0], taps[-1] + 1, step)
+
+
 def forward_phases(spec: Spec, x: Any, w: Any, out: Any) -> Any:
     """One dense correlation per output residue, interleaved: no zero is multiplied."""
     g = spec.geometry
@@ -127,7 +133,8 @@ def forward_phases(spec: Spec, x: Any, w: Any, out: Any) -> Any:
         parts = [_residue_taps(spec, a, m) for a, m in enumerate((m_h, m_w))]
         if not all(taps for taps, _, _ in parts):
             return jnp.zeros(shape, out)
-        sub = w[:, :, parts[0][0], :][:, :, :, parts[1][0]]
+        rows, columns = (_evenly(taps) for taps, _, _ in parts)
+        sub = w[:, :, rows, columns]
         kernel, rhs = _forward_kernel(spec, sub)
         pads = []
         for axis, (taps, first, step) in enumerate(parts):
@@ -245,6 +252,15 @@ def _join_groups(spec: Spec, a: Any) -> Any:
     return a.reshape(shape)
 
 
+def _placed(a: Any, window: tuple[slice, ...], shape: tuple) -> Any:
+    """An array at a strided window of zeros: a scatter would hold constant indices."""
+    pads = []
+    for n, size, place in zip(a.shape, shape, window, strict=True):
+        start, step = place.start or 0, place.step or 1
+        pads.append((start, size - start - (n - 1) * step - 1, step - 1))
+    return lax.pad(a, jnp.zeros((), a.dtype), pads)
+
+
 def _contract(spec: Spec, form: str, a: Any, b: Any, out: Any) -> Any:
     """An einsum over X and Y, images by channel, and W, the weight of one tap."""
     nchw = spec.geometry.layout == "NCHW"
@@ -266,7 +282,7 @@ def forward_taps(spec: Spec, x: Any, w: Any, out: Any) -> Any:
     for i, j, x_window, y_window in _taps(spec):
         part = _split_groups(spec, x[x_window])
         part = _contract(spec, "X,W->Y", part, _tap_weight(spec, w, i, j), out)
-        y = y.at[y_window].add(_join_groups(spec, part))
+        y += _placed(_join_groups(spec, part), y_window, spec.y_shape)
     return y
 
 
@@ -276,7 +292,7 @@ def grad_input_taps(spec: Spec, dy: Any, w: Any, out: Any) -> Any:
     for i, j, x_window, y_window in _taps(spec):
         part = _split_groups(spec, dy[y_window])
         part = _contract(spec, "Y,W->X", part, _tap_weight(spec, w, i, j), out)
-        dx = dx.at[x_window].add(_join_groups(spec, part))
+        dx += _placed(_join_groups(spec, part), x_window, spec.x_shape)
     return dx
 
 

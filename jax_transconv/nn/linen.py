@@ -1,4 +1,4 @@
-"""The layer for Flax Linen."""
+"""The layers for Flax Linen."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer, zeros
 from jax.typing import ArrayLike, DTypeLike
 
-from jax_transconv.nn import _common
+from jax_transconv.nn import _common, _drop_in
 from jax_transconv.nn._common import torch_init
 
 from flax import linen as nn  # isort: skip  (after the check for it in _common)
 
-__all__ = ["ConvTranspose2d", "torch_init"]
+__all__ = ["ConvTranspose", "ConvTranspose2d", "torch_init"]
 
 
 class ConvTranspose2d(nn.Module):
@@ -47,7 +47,7 @@ class ConvTranspose2d(nn.Module):
             one output, Cin // groups * kh * kw. `torch_init` gives torch's.
         bias_init: initializer of the bias; by default zeros. Takes `torch_init` too.
         backend: see `jax_transconv.conv_transpose2d`.
-        autodiff: see there.
+        autodiff: "both" allows forward mode (`jax.jvp` and its like); see there.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -109,3 +109,70 @@ class ConvTranspose2d(nn.Module):
             bias_init = _common.bias_init(self, shape)
             bias = self.param("bias", bias_init, (self.features,), self.param_dtype)
         return _common.apply(self, x, kernel, bias, output_size)
+
+
+class ConvTranspose(nn.ConvTranspose):
+    """`flax.linen.ConvTranspose` on our kernels: a drop-in replacement.
+
+    Arguments, parameters and numbers are Flax's, so that changing one import is enough
+    and old checkpoints load: the kernel is (*kernel_size, Cin, features), not flipped,
+    or (*kernel_size, features, Cin) with `transpose_kernel`, and explicit padding pads
+    the stretched input. One and two spatial axes are ours; three, and any
+    `preferred_element_type`, run Flax's own code. Forward and reverse mode both work.
+
+    `ConvTranspose2d` has PyTorch's meaning of the arguments, and groups.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> layer = ConvTranspose(features=8, kernel_size=(4, 4), strides=(2, 2))
+        >>> x = jnp.ones((1, 16, 16, 3), jnp.float32)
+        >>> y, variables = layer.init_with_output(jax.random.key(0), x)
+        >>> y.shape
+        (1, 32, 32, 8)
+        >>> jax.tree.map(jnp.shape, variables)
+        {'params': {'bias': (8,), 'kernel': (4, 4, 3, 8)}}
+    """
+
+    @nn.compact
+    def __call__(self, inputs: ArrayLike) -> jax.Array:
+        """Applies the layer.
+
+        Args:
+            inputs: (*batch, *spatial, Cin), with any number of batch axes, or none.
+
+        Returns:
+            (*batch, *spatial, features).
+
+        Raises:
+            ValueError: if a value is illegal.
+            TypeError: if an argument has the wrong structure or dtype.
+        """
+        x = jnp.asarray(inputs)
+        if not _drop_in.takes(self.kernel_size, self.preferred_element_type):
+            return super().__call__(x)
+        size = self.kernel_size
+        channels = (x.shape[-1], self.features)
+        shape = (
+            *((size,) if isinstance(size, int) else size),
+            *(channels[::-1] if self.transpose_kernel else channels),
+        )
+        kernel = self.param("kernel", self.kernel_init, shape, self.param_dtype)
+        kernel = _drop_in.masked(kernel, self.mask)
+        bias = None
+        if self.use_bias:
+            bias = self.param(
+                "bias", self.bias_init, (self.features,), self.param_dtype
+            )
+        x, kernel, bias = self.promote_dtype(x, kernel, bias, dtype=self.dtype)
+        assert x is not None
+        assert kernel is not None
+        return _drop_in.conv_transpose(
+            x,
+            kernel,
+            bias,
+            strides=self.strides,
+            padding=self.padding,
+            kernel_dilation=self.kernel_dilation,
+            transpose_kernel=self.transpose_kernel,
+            precision=self.precision,
+        )

@@ -1,4 +1,4 @@
-"""The layer for Flax NNX."""
+"""The layers for Flax NNX."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer, zeros
 from jax.typing import ArrayLike, DTypeLike
 
-from jax_transconv.nn import _common
+from jax_transconv.nn import _common, _drop_in
 from jax_transconv.nn._common import torch_init
 
 from flax import nnx  # isort: skip  (after the check for it in _common)
 
-__all__ = ["ConvTranspose2d", "torch_init"]
+__all__ = ["ConvTranspose", "ConvTranspose2d", "torch_init"]
 
 
 class ConvTranspose2d(nnx.Module):
@@ -49,7 +49,7 @@ class ConvTranspose2d(nnx.Module):
             one output, in_features // groups * kh * kw. `torch_init` gives torch's.
         bias_init: initializer of the bias; by default zeros. Takes `torch_init` too.
         backend: see `jax_transconv.conv_transpose2d`.
-        autodiff: see there.
+        autodiff: "both" allows forward mode (`jax.jvp` and its like); see there.
         rngs: where the keys come from.
 
     Example:
@@ -134,3 +134,57 @@ class ConvTranspose2d(nnx.Module):
         _common.in_features(self, x)
         bias = None if self.bias is None else self.bias[...]
         return _common.apply(self, x, self.kernel[...], bias, output_size)
+
+
+class ConvTranspose(nnx.ConvTranspose):
+    """`flax.nnx.ConvTranspose` on our kernels: a drop-in replacement.
+
+    Arguments, parameters and numbers are Flax's, so that changing one import is enough
+    and old checkpoints load: the kernel is (*kernel_size, in_features, out_features),
+    not flipped, or (*kernel_size, out_features, in_features) with `transpose_kernel`,
+    and explicit padding pads the stretched input. One and two spatial axes are ours;
+    three, and any `preferred_element_type`, run Flax's own code. Forward and reverse
+    mode both work.
+
+    `ConvTranspose2d` has PyTorch's meaning of the arguments, and groups.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from flax import nnx
+        >>> layer = ConvTranspose(3, 8, (4, 4), strides=(2, 2), rngs=nnx.Rngs(0))
+        >>> layer(jnp.ones((1, 16, 16, 3), jnp.float32)).shape
+        (1, 32, 32, 8)
+        >>> layer.kernel.shape
+        (4, 4, 3, 8)
+    """
+
+    def __call__(self, inputs: ArrayLike) -> jax.Array:
+        """Applies the layer.
+
+        Args:
+            inputs: (*batch, *spatial, in_features), with any number of batch axes, or
+                none.
+
+        Returns:
+            (*batch, *spatial, out_features).
+
+        Raises:
+            ValueError: if a value is illegal.
+            TypeError: if an argument has the wrong structure or dtype.
+        """
+        x = jnp.asarray(inputs)
+        if not _drop_in.takes(self.kernel_size, self.preferred_element_type):
+            return super().__call__(x)
+        kernel = _drop_in.masked(self.kernel[...], self.mask)
+        bias = None if self.bias is None else self.bias[...]
+        x, kernel, bias = self.promote_dtype((x, kernel, bias), dtype=self.dtype)
+        return _drop_in.conv_transpose(
+            x,
+            kernel,
+            bias,
+            strides=self.strides,
+            padding=self.padding,
+            kernel_dilation=self.kernel_dilation,
+            transpose_kernel=self.transpose_kernel,
+            precision=self.precision,
+        )

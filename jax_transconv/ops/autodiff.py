@@ -56,15 +56,16 @@ def _sum_to_bias(dy: Any, geometry: Geometry) -> Any:
 
 
 def _forward_jvp(
-    primals: Any, tangents: Any, *, geometry: Geometry, backend: str
+    primals: Any, tangents: Any, *, geometry: Geometry, backend: str, **_: Any
 ) -> Any:
     x, w, *b = primals
     tx, tw, *tb = tangents
     y = forward(x, w, b[0] if b else None, geometry, backend)
-    # A bias tangent rides on whichever product comes first.
+    # A bias tangent rides on whichever product comes first: on the weight's, if that is
+    # there, whose transpose makes both gradients in one pass.
     rider = tb[0] if tb and not _is_zero(tb[0]) else None
     terms = []
-    for left, right in ((tx, w), (x, tw)):
+    for left, right in ((x, tw), (tx, w)):
         if not _is_zero(left) and not _is_zero(right):
             terms.append(forward(left, right, rider, geometry, backend))
             rider = None
@@ -74,7 +75,7 @@ def _forward_jvp(
 
 
 def _forward_transpose(
-    ct: Any, x: Any, w: Any, *b: Any, geometry: Geometry, backend: str
+    ct: Any, x: Any, w: Any, *b: Any, geometry: Geometry, backend: str, **_: Any
 ) -> list[Any]:
     wants_b = bool(b) and ad.is_undefined_primal(b[0])
     if _is_zero(ct):
@@ -100,7 +101,7 @@ ad.primitive_transposes[forward_p] = _forward_transpose
 
 
 def _grad_input_jvp(
-    primals: Any, tangents: Any, *, geometry: Geometry, backend: str
+    primals: Any, tangents: Any, *, geometry: Geometry, backend: str, **_: Any
 ) -> Any:
     dy, w = primals
     tdy, tw = tangents
@@ -114,7 +115,7 @@ def _grad_input_jvp(
 
 
 def _grad_input_transpose(
-    ct: Any, dy: Any, w: Any, *, geometry: Geometry, backend: str
+    ct: Any, dy: Any, w: Any, *, geometry: Geometry, backend: str, **_: Any
 ) -> list[Any]:
     if _is_zero(ct):
         return [ad.Zero(v.aval) if ad.is_undefined_primal(v) else None for v in (dy, w)]
@@ -131,7 +132,13 @@ ad.primitive_transposes[grad_input_p] = _grad_input_transpose
 
 
 def _grad_weight_jvp(
-    primals: Any, tangents: Any, *, geometry: Geometry, backend: str, bias: bool
+    primals: Any,
+    tangents: Any,
+    *,
+    geometry: Geometry,
+    backend: str,
+    bias: bool,
+    **_: Any,
 ) -> Any:
     x, dy = primals
     tx, tdy = tangents
@@ -148,7 +155,7 @@ def _grad_weight_jvp(
 
 
 def _grad_weight_transpose(
-    cts: Any, x: Any, dy: Any, *, geometry: Geometry, backend: str, bias: bool
+    cts: Any, x: Any, dy: Any, *, geometry: Geometry, backend: str, bias: bool, **_: Any
 ) -> list[Any]:
     ct_w = cts[0]
     ct_b = cts[1] if bias and not _is_zero(cts[1]) else None

@@ -74,7 +74,9 @@ def _forward_many_biases(
     return (y + b.reshape(shape)).astype(dtype)
 
 
-def _forward_batch(args: Any, dims: Any, *, geometry: Geometry, backend: str) -> Any:
+def _forward_batch(
+    args: Any, dims: Any, *, geometry: Geometry, backend: str, **_: Any
+) -> Any:
     x, w, *rest = args
     dim_x, dim_w, *dim_rest = dims
     size = _size(args, dims)
@@ -117,7 +119,9 @@ def _empty(x: Any, dim_x: Any, w: Any, geometry: Geometry, dim_w: Any = None) ->
     return jnp.zeros((0, *spec.y_shape), spec.dtype)
 
 
-def _grad_input_batch(args: Any, dims: Any, *, geometry: Geometry, backend: str) -> Any:
+def _grad_input_batch(
+    args: Any, dims: Any, *, geometry: Geometry, backend: str, **_: Any
+) -> Any:
     dy, w = args
     dim_dy, dim_w = dims
     size = _size(args, dims)
@@ -138,7 +142,7 @@ def _grad_input_batch(args: Any, dims: Any, *, geometry: Geometry, backend: str)
 
 
 def _grad_weight_batch(
-    args: Any, dims: Any, *, geometry: Geometry, backend: str, bias: bool
+    args: Any, dims: Any, *, geometry: Geometry, backend: str, bias: bool, **_: Any
 ) -> Any:
     x, dy = args
     dim_x, dim_dy = dims

@@ -9,10 +9,22 @@ from jax.interpreters import mlir
 
 from jax_transconv import plan, xla
 from jax_transconv.ffi import call
+from jax_transconv.ops import sharding
 from jax_transconv.ops.primitives import forward_p, grad_input_p, grad_weight_p
 from jax_transconv.spec import Geometry, Spec
 
 __all__: list[str] = []
+
+_SPECS = {
+    "forward": Spec.of_forward,
+    "grad_input": Spec.of_grad_input,
+    "grad_weight": Spec.of_grad_weight,
+}
+_CALLS = {
+    "forward": call.forward,
+    "grad_input": call.grad_input,
+    "grad_weight": call.grad_weight,
+}
 
 
 def _row(pass_name: str, spec: Spec, platform: str, backend: str) -> str:
@@ -20,43 +32,31 @@ def _row(pass_name: str, spec: Spec, platform: str, backend: str) -> str:
     return plan.require(chosen, backend)
 
 
-def _forward(platform: str) -> Callable[..., Any]:
-    def run(x: Any, w: Any, *b: Any, geometry: Geometry, backend: str) -> Any:
-        spec = Spec.of_forward(geometry, x, w)
-        row = _row("forward", spec, platform, backend)
-        if compute := xla.ROWS.get((row, "forward")):
-            return compute(spec, platform, x, w, *b)
-        return call.forward(row, spec, x, w, *b)
+def _rule(pass_name: str, platform: str) -> Callable[..., Any]:
+    def run(
+        *operands: Any, geometry: Geometry, backend: str, partition: Any, **bias: bool
+    ) -> Any:
+        def compute(geometry: Geometry, *operands: Any) -> Any:
+            """The whole pass, or one shard of it, with a row of its own."""
+            spec = _SPECS[pass_name](geometry, *operands[:2])
+            row = _row(pass_name, spec, platform, backend)
+            if form := xla.ROWS.get((row, pass_name)):
+                return form(spec, platform, *operands, **bias)
+            return _CALLS[pass_name](row, spec, *operands, **bias)
+
+        spec = _SPECS[pass_name](geometry, *operands[:2])
+        if partition is None or not spec.is_static or spec.is_empty:
+            return compute(geometry, *operands)
+        has_bias = bias.get("bias", len(operands) == 3)
+        return sharding.partitioned(pass_name, spec, compute, has_bias)(*operands)
 
     return run
 
 
-def _grad_input(platform: str) -> Callable[..., Any]:
-    def run(dy: Any, w: Any, *, geometry: Geometry, backend: str) -> Any:
-        spec = Spec.of_grad_input(geometry, dy, w)
-        row = _row("grad_input", spec, platform, backend)
-        if compute := xla.ROWS.get((row, "grad_input")):
-            return compute(spec, platform, dy, w)
-        return call.grad_input(row, spec, dy, w)
-
-    return run
-
-
-def _grad_weight(platform: str) -> Callable[..., Any]:
-    def run(x: Any, dy: Any, *, geometry: Geometry, backend: str, bias: bool) -> Any:
-        spec = Spec.of_grad_weight(geometry, x, dy)
-        row = _row("grad_weight", spec, platform, backend)
-        if compute := xla.ROWS.get((row, "grad_weight")):
-            return compute(spec, platform, x, dy, bias=bias)
-        return call.grad_weight(row, spec, x, dy, bias=bias)
-
-    return run
-
-
-def _register(primitive: Any, rule: Callable[[str], Callable[..., Any]]) -> None:
+def _register(pass_name: str, primitive: Any) -> None:
     def lower(platform: str) -> Any:
         return mlir.lower_fun(
-            rule(platform), multiple_results=primitive.multiple_results
+            _rule(pass_name, platform), multiple_results=primitive.multiple_results
         )
 
     for platform in ("cpu", "cuda"):
@@ -64,6 +64,6 @@ def _register(primitive: Any, rule: Callable[[str], Callable[..., Any]]) -> None
     mlir.register_lowering(primitive, lower("default"))
 
 
-_register(forward_p, _forward)
-_register(grad_input_p, _grad_input)
-_register(grad_weight_p, _grad_weight)
+_register("forward", forward_p)
+_register("grad_input", grad_input_p)
+_register("grad_weight", grad_weight_p)

@@ -8,7 +8,7 @@ They are closed under differentiation, each one's derivatives being the other tw
                                   db = sum of dy, in the same pass, if `bias` is set
 
 Parameters: `geometry` (`jax_transconv.spec.Geometry`), `backend` (what the caller asked
-for) and, for grad_weight, `bias`.
+for), for grad_weight `bias`, and `partition` (`jax_transconv.ops.sharding.request`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ from typing import Any
 
 import jax
 import jax.extend.core as jex
+import jax.numpy as jnp
 from jax.core import ShapedArray
+from jax.sharding import NamedSharding, PartitionSpec
 
+from jax_transconv.ops import sharding
 from jax_transconv.spec import Geometry, Spec
 
 __all__ = [
@@ -37,46 +40,77 @@ grad_weight_p = jex.Primitive("conv_transpose2d_grad_weight")
 grad_weight_p.multiple_results = True
 
 
+def _bind(primitive: Any, *operands: Any, **params: Any) -> Any:
+    operands = sharding.vary_alike(operands)
+    return primitive.bind(*operands, **params, partition=sharding.request())
+
+
 def forward(x: Any, w: Any, b: Any, geometry: Geometry, backend: str) -> Any:
     """Binds the forward pass; `b` may be None."""
     operands = (x, w) if b is None else (x, w, b)
-    return forward_p.bind(*operands, geometry=geometry, backend=backend)
+    return _bind(forward_p, *operands, geometry=geometry, backend=backend)
 
 
 def grad_input(dy: Any, w: Any, geometry: Geometry, backend: str) -> Any:
     """Binds the gradient of x."""
-    return grad_input_p.bind(dy, w, geometry=geometry, backend=backend)
+    return _bind(grad_input_p, dy, w, geometry=geometry, backend=backend)
 
 
 def grad_weight(
     x: Any, dy: Any, geometry: Geometry, backend: str, *, bias: bool
 ) -> list[Any]:
     """Binds the gradient of the weight; returns [dw] or [dw, db]."""
-    return grad_weight_p.bind(x, dy, geometry=geometry, backend=backend, bias=bias)
+    return _bind(grad_weight_p, x, dy, geometry=geometry, backend=backend, bias=bias)
 
 
-def _forward_abstract(x: Any, w: Any, *b: Any, geometry: Geometry, backend: str) -> Any:
-    del b, backend
-    return ShapedArray(Spec.of_forward(geometry, x, w).y_shape, x.dtype)
+def _result(shape: tuple, like: Any) -> ShapedArray:
+    """An array of another shape that varies over the manual axes of an operand."""
+    replicated = PartitionSpec(*(None,) * len(shape))
+    return ShapedArray(
+        shape,
+        like.dtype,
+        sharding=NamedSharding(like.sharding.mesh, replicated),
+        manual_axis_type=like.manual_axis_type,
+    )
 
 
-def _grad_input_abstract(dy: Any, w: Any, *, geometry: Geometry, backend: str) -> Any:
-    del backend
-    return ShapedArray(Spec.of_grad_input(geometry, dy, w).x_shape, dy.dtype)
+def _forward_abstract(
+    x: Any, w: Any, *b: Any, geometry: Geometry, backend: str, partition: Any
+) -> Any:
+    del b, backend, partition
+    return _result(Spec.of_forward(geometry, x, w).y_shape, x)
+
+
+def _grad_input_abstract(
+    dy: Any, w: Any, *, geometry: Geometry, backend: str, partition: Any
+) -> Any:
+    del backend, partition
+    return _result(Spec.of_grad_input(geometry, dy, w).x_shape, dy)
 
 
 def _grad_weight_abstract(
-    x: Any, dy: Any, *, geometry: Geometry, backend: str, bias: bool
+    x: Any, dy: Any, *, geometry: Geometry, backend: str, bias: bool, partition: Any
 ) -> list[Any]:
-    del backend
+    del backend, partition
     spec = Spec.of_grad_weight(geometry, x, dy)
-    dw = ShapedArray(spec.w_shape, x.dtype)
-    return [dw, ShapedArray((spec.out_channels,), x.dtype)] if bias else [dw]
+    shapes = [spec.w_shape, (spec.out_channels,)]
+    return [_result(shape, x) for shape in shapes[: 1 + bias]]
 
 
 forward_p.def_abstract_eval(_forward_abstract)
 grad_input_p.def_abstract_eval(_grad_input_abstract)
 grad_weight_p.def_abstract_eval(_grad_weight_abstract)
+
+
+def _check_numbers(primitive: Any, out: Any) -> None:
+    """Raises as JAX does where a caller has asked to be told of nan or inf."""
+    for name, is_bad in (("nan", jnp.isnan), ("inf", jnp.isinf)):
+        if getattr(jax.config, f"jax_debug_{name}s") and any(
+            bool(is_bad(a).any()) for a in jax.tree.leaves(out)
+        ):
+            raise FloatingPointError(
+                f"invalid value ({name}) encountered in {primitive.name}"
+            )
 
 
 def _run_compiled(primitive: Any) -> Any:
@@ -87,9 +121,12 @@ def _run_compiled(primitive: Any) -> Any:
         return jax.jit(lambda *operands: primitive.bind(*operands, **dict(items)))
 
     def run(*operands: Any, **params: Any) -> Any:
-        # Under jax.disable_jit the program below would only bind the primitive again.
-        with jax.disable_jit(False):
-            return compiled(tuple(sorted(params.items())))(*operands)
+        # Under jax.disable_jit, or to find a nan, JAX would run the program below
+        # operation by operation: it would only bind the primitive again.
+        with jax.disable_jit(False), jax.debug_nans(False), jax.debug_infs(False):
+            out = compiled(tuple(sorted(params.items())))(*operands)
+        _check_numbers(primitive, out)
+        return out
 
     return run
 

@@ -7,7 +7,7 @@ import functools
 
 from jax_transconv import debug
 from jax_transconv.plan.candidates import CANDIDATES, Candidate, unavailable
-from jax_transconv.plan.device import DeviceFacts, facts
+from jax_transconv.plan.device import DeviceFacts, device_of, facts
 from jax_transconv.spec import Spec, value_error
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "available_backends",
     "check_backend",
     "choose",
+    "device_of",
     "facts",
 ]
 

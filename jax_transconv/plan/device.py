@@ -6,7 +6,7 @@ import dataclasses
 
 import jax
 
-__all__ = ["DeviceFacts", "facts"]
+__all__ = ["DeviceFacts", "device_of", "facts"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,3 +50,9 @@ def facts(platform: str) -> DeviceFacts:
             )
         )
     return min(found, key=lambda f: (f.capability, f.sm_count), default=_OLDEST_CUDA)
+
+
+def device_of(platform: str | None) -> DeviceFacts:
+    """Facts of the platform that a caller named, or of the one that JAX would use."""
+    platform = platform or jax.default_backend()
+    return facts("cuda" if platform == "gpu" else platform)

@@ -1,0 +1,1 @@
+"""Whole programs: finding the transposed convolutions in them and running them here."""
