@@ -376,22 +376,29 @@ cudaError_t LaunchTile(const Call& call, const Programme& g) {
   return cudaGetLastError();
 }
 
-// One shape list per element type, number of products and kind of producer, each in a file of its
-// own, which defines `Type` and `kCells`.
-cudaError_t LaunchF32(const Call& call, const Programme& g);
-cudaError_t LaunchF32Triple(const Call& call, const Programme& g);
-cudaError_t LaunchF16(const Call& call, const Programme& g);
-cudaError_t LaunchBF16(const Call& call, const Programme& g);
-cudaError_t LaunchCellsF32(const Call& call, const Programme& g);
-cudaError_t LaunchCellsF32Triple(const Call& call, const Programme& g);
-cudaError_t LaunchCellsF16(const Call& call, const Programme& g);
-cudaError_t LaunchCellsBF16(const Call& call, const Programme& g);
-
-#define TRANSCONV_LAUNCH_IF(N, RES, ROWS, PRODUCTS)                   \
-  if (g.shape.n == N && g.shape.res == RES && g.shape.rows == ROWS && \
-      g.shape.products == PRODUCTS) {                                 \
-    return LaunchTile<Type, N, RES, ROWS, PRODUCTS, kCells>(call, g); \
+// All shapes of one element type, number of products and kind of producer; instantiated in files of
+// their own.
+template <typename T, int PRODUCTS, bool CELLS>
+cudaError_t LaunchShapes(const Call& call, const Programme& g) {
+#define TRANSCONV_LAUNCH_IF(N, RES, ROWS, COUNT)                        \
+  if constexpr (COUNT == PRODUCTS) {                                    \
+    if (g.shape.n == N && g.shape.res == RES && g.shape.rows == ROWS) { \
+      return LaunchTile<T, N, RES, ROWS, PRODUCTS, CELLS>(call, g);     \
+    }                                                                   \
   }
+  TRANSCONV_SM90_TILE_SINGLE(TRANSCONV_LAUNCH_IF)
+  TRANSCONV_SM90_TILE_TRIPLE(TRANSCONV_LAUNCH_IF)
+#undef TRANSCONV_LAUNCH_IF
+  return cudaErrorInvalidValue;
+}
+#define TRANSCONV_DECLARE(T, PRODUCTS)                                                         \
+  extern template cudaError_t LaunchShapes<T, PRODUCTS, false>(const Call&, const Programme&); \
+  extern template cudaError_t LaunchShapes<T, PRODUCTS, true>(const Call&, const Programme&);
+TRANSCONV_DECLARE(float, 1)
+TRANSCONV_DECLARE(float, 3)
+TRANSCONV_DECLARE(__half, 1)
+TRANSCONV_DECLARE(__nv_bfloat16, 1)
+#undef TRANSCONV_DECLARE
 
 }  // namespace transconv::cuda::sm90_tile
 

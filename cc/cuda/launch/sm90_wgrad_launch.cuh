@@ -265,17 +265,22 @@ cudaError_t LaunchKernel(const Call& call, const Programme& g) {
   return cudaGetLastError();
 }
 
+// All forms of one element type and kind of producer; instantiated in files of their own.
 template <typename T, bool CELLS>
-cudaError_t LaunchSingle(const Call& call, const Programme& g) {
+cudaError_t LaunchForms(const Call& call, const Programme& g) {
+  if constexpr (sizeof(T) == 4) {
+    if (g.products == 3) return LaunchKernel<T, 1, false, 3, CELLS>(call, g);
+  }
   return g.plan.run ? LaunchKernel<T, 3, true, 1, CELLS>(call, g)
                     : LaunchKernel<T, 3, false, 1, CELLS>(call, g);
 }
-
-// One per element type and kind of producer, each in a file of its own.
-cudaError_t LaunchF32(const Call& call, const Programme& g);
-cudaError_t Launch16Bit(const Call& call, const Programme& g);
-cudaError_t LaunchCellsF32(const Call& call, const Programme& g);
-cudaError_t LaunchCells16Bit(const Call& call, const Programme& g);
+#define TRANSCONV_DECLARE(T)                                                        \
+  extern template cudaError_t LaunchForms<T, false>(const Call&, const Programme&); \
+  extern template cudaError_t LaunchForms<T, true>(const Call&, const Programme&);
+TRANSCONV_DECLARE(float)
+TRANSCONV_DECLARE(__half)
+TRANSCONV_DECLARE(__nv_bfloat16)
+#undef TRANSCONV_DECLARE
 
 }  // namespace transconv::cuda::sm90_wgrad
 
