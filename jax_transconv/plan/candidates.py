@@ -220,6 +220,11 @@ def _hopper_loses(*fast_in_16_bits: str) -> Rule:
     return defers
 
 
+def _not_measured(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
+    del pass_name, spec, facts
+    return "it has not been measured yet"
+
+
 _LIBRARY_CHANNELS = 8
 
 
@@ -275,6 +280,18 @@ CANDIDATES: tuple[Candidate, ...] = (
         (_WEIGHT,),
         _kernel("cuda:sm90_wgrad", _hopper),
         _hopper_loses(),
+    ),
+    Candidate(
+        "cuda:sm90_cells",
+        (_FORWARD, _INPUT),
+        _kernel("cuda:sm90_cells", _hopper),
+        _not_measured,
+    ),
+    Candidate(
+        "cuda:sm90_wgrad_cells",
+        (_WEIGHT,),
+        _kernel("cuda:sm90_wgrad_cells", _hopper),
+        _not_measured,
     ),
     Candidate("cuda:simt", targets.PASSES, _kernel("cuda:simt"), _library_wins),
     Candidate("cpu:depthwise", targets.PASSES, _kernel("cpu:depthwise")),

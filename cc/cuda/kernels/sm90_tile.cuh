@@ -30,305 +30,15 @@
 
 #include <cstdint>
 
-#include "core/divider.h"
-#include "core/tile_plan.h"
+#include "cuda/kernels/sm90_tile_cells.cuh"
+#include "cuda/kernels/sm90_tile_gather.cuh"
+#include "cuda/kernels/sm90_tile_params.cuh"
 #include "cuda/kernels/store_rows.cuh"
 #include "cuda/primitives/operand.cuh"
 #include "cuda/primitives/ptx.cuh"
 #include "cuda/primitives/wgmma.cuh"
 
 namespace transconv::cuda::sm90_tile {
-
-// Registers move between whole warpgroups, so the weight warp completes the producers' second one.
-constexpr int kProducerWarps = 7;
-constexpr int kConsumerWarps = 8;
-constexpr int kProducers = 32 * kProducerWarps;
-constexpr int kThreads = 32 * (kProducerWarps + 1 + kConsumerWarps);
-constexpr int kProducerRegisters = 80, kConsumerRegisters = 176;
-constexpr int kUnits = 4;          // gathers in flight per producer: 8 channels of one cell each
-constexpr int kSlabChannels = 16;  // one wgmma step
-constexpr int kMaxDepth = 8;       // slabs of a stage
-constexpr int kMaxStages = 8;
-constexpr int kTapBytes = 64 * kSlabChannels * 2;  // one packed operand of one tap
-
-struct TileParams {
-  const void* source;
-  void* target;
-  const void* bias;        // null if there is none
-  const uint8_t* weights;  // packed: [group][m block][row residue][slab][tap][operand][64 x 16]
-  const float* scales;     // float32: what one packed weight unit of each target channel is worth
-  int64_t source_batch;    // strides in bytes
-  uint32_t source_channel, source_pixel;
-  int64_t target_batch, target_channel, target_row, target_column;  // strides in elements
-  int source_h, source_w, target_h, target_w;
-  int source_step_h, source_step_w, target_step_h, target_step_w;
-  int groups, k_per_group, m_per_group, slabs, m_blocks;
-  int depth;         // slabs of a stage
-  int rows, blocks;  // of a tile: target rows of its residue; blocks of 64 target channels, 1 or 2
-  int residues_h, residues_w;
-  int tiles;
-  // A tile's index, from the fastest part on: channel blocks, row residue, strip, row, group,
-  // image.
-  Divider by_block, by_residue, by_strip, by_row, by_group;
-  int strip, lead;  // targets between two tiles' origins, and how many the first lies before 0
-  bool folded, channels_first;
-  bool vectors;  // a lane's targets of a row are aligned and contiguous
-  int halo_rows, halo_columns, plane_pitch, cells, planes_w;
-  int group_pitch, row_cells;  // between 8 columns of an instruction (bytes), between instructions
-  int cell_groups, units_per_warp;  // groups of 32 cells; units of a warp, in whole rounds
-  Divider by_cells;                 // by cell_groups: the chunk of a unit
-  int chunk_taps, stages, weight_stages;
-  // Byte offsets in shared memory.
-  int chunk_pitch, low_at, stage_bytes, weight_bytes, block_bytes, staging_pitch;
-  int weights_at, staging_at, table_at;
-  int plane_h[kMaxPlanes], plane_w[kMaxPlanes];
-  int first_row[kMaxResidues];
-  int first_column;
-  int first_tap[kMaxResidues + 1];
-  int residue_begin[kMaxResidues][kMaxResidues + 1];
-  int tap_cell[kMaxTileTaps];
-};
-
-// Barriers and small exchanges, at the start of shared memory.
-struct Control {
-  uint64_t full[kMaxStages], empty[kMaxStages];
-  uint64_t weight_full[kMaxStages], weight_empty[kMaxStages];
-  int exponent[kMaxStages];
-  uint32_t exchange[2][kProducerWarps];
-  uint32_t redo[kProducerWarps];
-};
-constexpr int kControlBytes = 512;
-static_assert(sizeof(Control) <= kControlBytes, "the stages start behind it");
-
-// Where a tile lies.
-struct Tile {
-  int group, m_block, residue, image;  // the first block
-  int row, column;  // first target of its residue class; the column may be negative (lead)
-  int strip;
-  int taps;
-  __device__ Tile(const TileParams& p, int index) {
-    m_block = p.by_block.Split(index) * p.blocks;
-    residue = p.by_residue.Split(index);
-    strip = p.by_strip.Split(index);
-    row = p.by_row.Split(index) * p.rows;
-    group = p.by_group.Split(index);
-    image = index;
-    column = strip * p.strip - p.lead;
-    taps = p.first_tap[residue + 1] - p.first_tap[residue];
-  }
-};
-
-// ---- Producers ----
-
-template <typename T, int PRODUCTS>
-struct Producer {
-  using Raw = typename Element<T>::Raw;
-  static constexpr bool kScaled = sizeof(T) == 4;
-
-  const TileParams& p;
-  Control& control;
-  const uint32_t stages;  // shared address of stage 0
-  // By loaded cell: its place relative to the tile, where it goes in a chunk (bytes, or kNoCell),
-  // then two tables of its offset in the source.
-  uint32_t* const places;
-  const int warp, lane;
-  int exponent = kMinExponent;
-  float scale = ScaleOf(kMinExponent);
-
-  // What a stage's gathers start from.
-  struct Source {
-    const char* base = nullptr;
-    const uint32_t* offsets = nullptr;
-    int channels = 0;  // that exist; 0 if there is no such stage
-  };
-
-  __device__ void BuildPlaces() const {
-    for (int n = threadIdx.x; n < p.cell_groups * 32; n += kProducers) {
-      const LoadedCell cell(n, p.halo_rows, p.halo_columns, p.planes_w);
-      const int plane = cell.plane_h * p.planes_w + cell.plane_w;
-      const bool exists = n < p.cells;
-      places[n] = exists ? PackPlace(p.source_step_h * cell.row + p.plane_h[cell.plane_h],
-                                     p.source_step_w * cell.column + p.plane_w[cell.plane_w])
-                         : kNoCell;
-      places[p.cell_groups * 32 + n] =
-          exists ? 16 * (plane * p.plane_pitch + cell.row * p.halo_columns + cell.column) : kNoCell;
-    }
-  }
-
-  __device__ uint32_t* OffsetsOf(int which) const {
-    return places + (2 + which) * p.cell_groups * 32;
-  }
-
-  __device__ void BuildOffsets(const Tile& tile, int which) const {
-    uint32_t* const out = OffsetsOf(which);
-    const int y = p.source_step_h * (tile.row + p.first_row[tile.residue]);
-    const int x = p.source_step_w * (tile.column + p.first_column);
-    for (int cell = threadIdx.x; cell < p.cells; cell += kProducers) {
-      out[cell] = OffsetOf(places[cell], y, x, p.source_h, p.source_w, p.source_pixel);
-    }
-    for (int cell = p.cells + threadIdx.x; cell < p.cell_groups * 32; cell += kProducers) {
-      out[cell] = kNoCell;
-    }
-  }
-
-  __device__ Source SourceOf(const Tile& tile, int which) const {
-    return {static_cast<const char*>(p.source) + tile.image * p.source_batch +
-                static_cast<int64_t>(tile.group) * p.k_per_group * p.source_channel,
-            OffsetsOf(which), p.k_per_group};
-  }
-
-  __device__ __forceinline__ int Units() const { return 2 * p.depth * p.cell_groups; }
-
-  // Unit u of a stage is chunk u / cell_groups and the 32 cells of group u % cell_groups.
-  __device__ __forceinline__ void Gather(Raw (&v)[8], Source from, int unit) const {
-    int chunk = unit;
-    const int group = p.by_cells.Split(chunk);
-    const bool exists = unit < Units() && chunk * 8 < from.channels;
-    const uint32_t offset = exists ? from.offsets[group * 32 + lane] : kNoCell;
-    GatherCell(v, from.base + chunk * (8 * int64_t{p.source_channel}), p.source_channel, offset,
-               from.channels - chunk * 8);
-  }
-
-  // Converts one unit and stores its cells; returns the largest scaled magnitudes, two halves.
-  __device__ __forceinline__ uint32_t Put(const Raw (&v)[8], uint32_t stage, int unit,
-                                          uint32_t largest) const {
-    if (unit >= Units()) return largest;
-    int chunk = unit;
-    const int cell = p.by_cells.Split(chunk) * 32 + lane;
-    // Without planes side by side cells are stored as they are loaded.
-    const uint32_t to = p.planes_w == 1 ? (cell < p.cells ? 16u * cell : kNoCell)
-                                        : places[p.cell_groups * 32 + cell];
-    uint32_t packed[4], low[4];
-    largest = ConvertCell<T, PRODUCTS, 2048>(v, scale, packed, low, largest);
-    if (to != kNoCell) {
-      const uint32_t at = stage + chunk * p.chunk_pitch + to;
-      ptx::StoreShared128(at, make_uint4(packed[0], packed[1], packed[2], packed[3]));
-      if constexpr (PRODUCTS == 3) {
-        ptx::StoreShared128(at + p.low_at, make_uint4(low[0], low[1], low[2], low[3]));
-      }
-    }
-    return largest;
-  }
-
-  // Largest of a value over all producer warps.
-  __device__ uint32_t MaxOfAll(uint32_t value, uint32_t* slots) const {
-    value = __reduce_max_sync(0xffffffffu, value);
-    if (lane == 0) slots[warp] = value;
-    ptx::NamedBarrier<1, kProducers>();
-    return __reduce_max_sync(0xffffffffu, slots[lane % kProducerWarps]);
-  }
-
-  // A stage left the window: finds the scale that it needs and, if that is another one, gathers it
-  // again. Within a tile the exponent never falls, since sums of earlier stages already carry it.
-  // Rare, so a call; by value, so that the caller's state stays in registers.
-  static __device__ __noinline__ int Redo(const TileParams& p, Control& control, uint32_t* places,
-                                          Source source, uint32_t stage, int exponent, bool first) {
-    Producer self{p,
-                  control,
-                  0,
-                  places,
-                  static_cast<int>(threadIdx.x) / 32,
-                  static_cast<int>(threadIdx.x) % 32,
-                  exponent,
-                  0.f};
-    uint32_t largest = 0;
-    for (int u = self.warp; u < self.Units(); u += kProducerWarps) {
-      Raw v[8];
-      self.Gather(v, source, u);
-      largest = LargestBits(v, largest);
-    }
-    largest = self.MaxOfAll(largest, control.redo);
-    ptx::NamedBarrier<1, kProducers>();  // `redo` may be written again
-    const int needed = NeededExponent(largest, exponent, first);
-    if (needed == exponent) return exponent;
-    self.scale = ScaleOf(needed);
-    for (int u = self.warp; u < self.Units(); u += kProducerWarps) {
-      Raw v[8];
-      self.Gather(v, source, u);
-      self.Put(v, stage, u, 0);
-    }
-    return needed;
-  }
-
-  // The first tile from `index` on that has a source: residues without taps have none.
-  __device__ Tile Next(int& index) const {
-    Tile tile(p, min(index, p.tiles - 1));
-    while (tile.taps == 0 && index < p.tiles) {
-      index += gridDim.x;
-      tile = Tile(p, min(index, p.tiles - 1));
-    }
-    return tile;
-  }
-
-  __device__ void Run() {
-    int index = blockIdx.x, which = 0;
-    const Tile first = Next(index);
-    if (index >= p.tiles) return;
-    BuildPlaces();
-    ptx::NamedBarrier<1, kProducers>();
-    BuildOffsets(first, 0);
-    ptx::NamedBarrier<1, kProducers>();
-    Source current = SourceOf(first, 0);
-    Raw v[kUnits][8];
-#pragma unroll
-    for (int i = 0; i < kUnits; ++i) Gather(v[i], current, warp + kProducerWarps * i);
-
-    int stage = 0;
-    uint32_t parity = 1, turn = 0;
-    while (index < p.tiles) {
-      int next_index = index + gridDim.x;
-      const Tile next_tile = Next(next_index);
-      const bool more = next_index < p.tiles;
-      ptx::NamedBarrier<1, kProducers>();  // nobody gathers by the table that is overwritten now
-      if (more) BuildOffsets(next_tile, which ^ 1);
-      ptx::NamedBarrier<1, kProducers>();
-      for (int slab = 0; slab < p.slabs; slab += p.depth) {
-        Source next;
-        if (slab + p.depth < p.slabs) {
-          next = current;
-          next.base += p.depth * kSlabChannels * int64_t{p.source_channel};
-          next.channels -= p.depth * kSlabChannels;
-        } else if (more) {
-          next = SourceOf(next_tile, which ^ 1);
-        }
-        ptx::BarrierWait(ptx::SharedAddress(&control.empty[stage]), parity);
-        const uint32_t at = stages + stage * p.stage_bytes;
-        uint32_t largest = 0;
-        for (int j = 0; j < p.units_per_warp; j += kUnits) {
-          const bool last = j + kUnits >= p.units_per_warp;
-#pragma unroll
-          for (int i = 0; i < kUnits; ++i) {
-            largest = Put(v[i], at, warp + kProducerWarps * (j + i), largest);
-            const Source from{last ? next.base : current.base,
-                              last ? next.offsets : current.offsets,
-                              last ? next.channels : current.channels};
-            Gather(v[i], from, warp + kProducerWarps * (last ? i : j + i + kUnits));
-          }
-        }
-        if constexpr (kScaled) {
-          largest = max(largest & 0xffffu, largest >> 16);
-          largest = MaxOfAll(largest, control.exchange[turn]);
-          turn ^= 1;
-          if (LeavesWindow(largest, slab == 0)) {
-            exponent = Redo(p, control, places, current, at, exponent, slab == 0);
-            scale = ScaleOf(exponent);
-          }
-          if (threadIdx.x == 0) control.exponent[stage] = exponent;
-        }
-        ptx::FenceAsync();
-        __syncwarp();
-        if (lane == 0) ptx::BarrierArrive(ptx::SharedAddress(&control.full[stage]));
-        if (++stage == p.stages) {
-          stage = 0;
-          parity ^= 1;
-        }
-        current = next;
-      }
-      index = next_index;
-      which ^= 1;
-    }
-  }
-};
 
 // ---- Weights ----
 
@@ -369,7 +79,7 @@ __device__ void FeedWeights(const TileParams& p, Control& control, uint32_t ring
 
 // ---- Consumers ----
 
-template <typename T, int N, int RES, int ROWS, int PRODUCTS>
+template <typename T, int N, int RES, int ROWS, int PRODUCTS, bool CELLS>
 struct Consumer {
   using Operand = typename Element<T>::Operand;
   static constexpr bool kScaled = sizeof(T) == 4;
@@ -459,7 +169,7 @@ struct Consumer {
     for (int index = blockIdx.x; index < p.tiles; index += gridDim.x) {
       const Tile tile(p, index);
       const int first_tap = p.first_tap[tile.residue];
-      int exponent = 0;
+      int exponent = kScaled && CELLS ? CellsExponent(*p.largest) : 0;
 #pragma unroll
       for (int r = 0; r < RES; ++r) {
 #pragma unroll
@@ -471,7 +181,8 @@ struct Consumer {
       const int slabs = tile.taps > 0 ? p.slabs : 0;
       for (int slab = 0; slab < slabs; slab += p.depth) {
         ptx::BarrierWait(ptx::SharedAddress(&control.full[stage]), parity);
-        if constexpr (kScaled) {
+        if constexpr (CELLS) ptx::FenceAsync();  // copies of threads are none of the async proxy
+        if constexpr (kScaled && !CELLS) {
           // Sums so far carry the exponent of the stage before. Not conditional: a branch here
           // would make the compiler serialise the matrix instructions.
           const int now = control.exponent[stage];
@@ -615,7 +326,7 @@ struct Consumer {
   }
 };
 
-template <typename T, int N, int RES, int ROWS, int PRODUCTS>
+template <typename T, int N, int RES, int ROWS, int PRODUCTS, bool CELLS>
 __global__ void __launch_bounds__(kThreads, 1) TileKernel(const __grid_constant__ TileParams p) {
   extern __shared__ __align__(1024) uint8_t shared[];
   Control& control = *reinterpret_cast<Control*>(shared);
@@ -623,7 +334,7 @@ __global__ void __launch_bounds__(kThreads, 1) TileKernel(const __grid_constant_
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
   if (threadIdx.x == 0) {
     for (int i = 0; i < kMaxStages; ++i) {
-      ptx::BarrierInit(ptx::SharedAddress(&control.full[i]), kProducerWarps);
+      ptx::BarrierInit(ptx::SharedAddress(&control.full[i]), CELLS ? kProducers : kProducerWarps);
       ptx::BarrierInit(ptx::SharedAddress(&control.empty[i]), kConsumerWarps);
       ptx::BarrierInit(ptx::SharedAddress(&control.weight_full[i]), 1);
       ptx::BarrierInit(ptx::SharedAddress(&control.weight_empty[i]), kConsumerWarps);
@@ -633,10 +344,15 @@ __global__ void __launch_bounds__(kThreads, 1) TileKernel(const __grid_constant_
   __syncthreads();
   if (warp < kProducerWarps) {
     ptx::RegistersDown<kProducerRegisters>();
-    Producer<T, PRODUCTS>{
-        p,    control, base + kControlBytes, reinterpret_cast<uint32_t*>(shared + p.table_at),
-        warp, lane}
-        .Run();
+    const CellTables tables{p, reinterpret_cast<uint32_t*>(shared + p.table_at), warp, lane};
+    if constexpr (CELLS) {
+      CellsProducer<PRODUCTS>{tables, control, base + kControlBytes}.Run();
+    } else {
+      GatherProducer<T, PRODUCTS>{
+          tables, control, base + kControlBytes,
+          base + static_cast<uint32_t>(p.raw_at + warp * kAhead * kCellBytes + 4 * lane)}
+          .Run();
+    }
   } else if (warp == kProducerWarps) {
     ptx::RegistersDown<kProducerRegisters>();
     if (lane == 0) {
@@ -648,15 +364,15 @@ __global__ void __launch_bounds__(kThreads, 1) TileKernel(const __grid_constant_
     const int block = p.blocks == 2 ? group : 0;
     const int first_row = p.blocks == 2 ? 0 : group * (p.folded ? N / 8 : ROWS);
     T* staging = reinterpret_cast<T*>(shared + p.staging_at) + consumer * 8 * p.staging_pitch;
-    Consumer<T, N, RES, ROWS, PRODUCTS>{p,
-                                        control,
-                                        base + kControlBytes,
-                                        base + static_cast<uint32_t>(p.weights_at),
-                                        staging,
-                                        block,
-                                        first_row,
-                                        consumer % 4,
-                                        lane}
+    Consumer<T, N, RES, ROWS, PRODUCTS, CELLS>{p,
+                                               control,
+                                               base + kControlBytes,
+                                               base + static_cast<uint32_t>(p.weights_at),
+                                               staging,
+                                               block,
+                                               first_row,
+                                               consumer % 4,
+                                               lane}
         .Run();
   }
 }

@@ -3,10 +3,6 @@
 
 namespace transconv::cuda::sm90_tile {
 
-cudaError_t LaunchBF16(const Call& call, const Programme& g) {
-  using Type = __nv_bfloat16;
-  TRANSCONV_SM90_TILE_SINGLE(TRANSCONV_LAUNCH_IF)
-  return cudaErrorInvalidValue;
-}
+template cudaError_t LaunchShapes<__nv_bfloat16, 1, false>(const Call& call, const Programme& g);
 
 }  // namespace transconv::cuda::sm90_tile

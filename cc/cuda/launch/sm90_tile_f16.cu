@@ -3,10 +3,6 @@
 
 namespace transconv::cuda::sm90_tile {
 
-cudaError_t LaunchF16(const Call& call, const Programme& g) {
-  using Type = __half;
-  TRANSCONV_SM90_TILE_SINGLE(TRANSCONV_LAUNCH_IF)
-  return cudaErrorInvalidValue;
-}
+template cudaError_t LaunchShapes<__half, 1, false>(const Call& call, const Programme& g);
 
 }  // namespace transconv::cuda::sm90_tile

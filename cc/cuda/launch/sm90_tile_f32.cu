@@ -1,47 +1,8 @@
-// The Hopper tile kernel in float32 with one product, and the algorithm's entry.
-#include "cuda/call.h"
+// The Hopper tile kernel in float32 with one product.
 #include "cuda/launch/sm90_tile_launch.cuh"
 
-namespace transconv::cuda {
-namespace sm90_tile {
+namespace transconv::cuda::sm90_tile {
 
-cudaError_t LaunchF32(const Call& call, const Programme& g) {
-  using Type = float;
-  TRANSCONV_SM90_TILE_SINGLE(TRANSCONV_LAUNCH_IF)
-  return cudaErrorInvalidValue;
-}
+template cudaError_t LaunchShapes<float, 1, false>(const Call& call, const Programme& g);
 
-namespace {
-
-const char* Supports(Pass pass, const Problem& problem, DType dtype) {
-  Programme g;
-  return Choose(problem, pass, dtype, &g);
-}
-
-int64_t Workspace(Pass pass, const Problem& problem, DType dtype) {
-  Programme g;
-  return Choose(problem, pass, dtype, &g) == nullptr ? g.workspace_bytes : -1;
-}
-
-cudaError_t Launch(const Call& call) {
-  Programme g;
-  if (Choose(call.problem, call.pass, call.dtype, &g) != nullptr) return cudaErrorNotSupported;
-  switch (call.dtype) {
-    case DType::kF32:
-      return g.shape.products == 3 ? LaunchF32Triple(call, g) : LaunchF32(call, g);
-    case DType::kF16:
-      return LaunchF16(call, g);
-    case DType::kBF16:
-      return LaunchBF16(call, g);
-    default:
-      return cudaErrorNotSupported;
-  }
-}
-
-}  // namespace
-}  // namespace sm90_tile
-
-const KernelEntry kCudaSm90TileEntry = {Algorithm::kCudaSm90Tile, sm90_tile::Supports,
-                                        sm90_tile::Workspace, sm90_tile::Launch};
-
-}  // namespace transconv::cuda
+}  // namespace transconv::cuda::sm90_tile

@@ -3,10 +3,6 @@
 
 namespace transconv::cuda::sm90_tile {
 
-cudaError_t LaunchF32Triple(const Call& call, const Programme& g) {
-  using Type = float;
-  TRANSCONV_SM90_TILE_TRIPLE(TRANSCONV_LAUNCH_IF)
-  return cudaErrorInvalidValue;
-}
+template cudaError_t LaunchShapes<float, 3, false>(const Call& call, const Programme& g);
 
 }  // namespace transconv::cuda::sm90_tile

@@ -12,6 +12,7 @@
 #include "cuda/call.h"
 #include "cuda/kernels/pack_weights.cuh"
 #include "cuda/kernels/sm90_tile.cuh"
+#include "cuda/launch/pack_cells_launch.cuh"
 #include "cuda/launch/sm90_limits.h"
 
 namespace transconv::cuda::sm90_tile {
@@ -19,7 +20,7 @@ namespace transconv::cuda::sm90_tile {
 constexpr int kMinStages = 2;
 constexpr int kPreferredStages = 5;
 constexpr int kPreferredDepthStages = 3;
-constexpr int kWeightStages = 3;
+
 constexpr int kFoldColumns = 64;  // where whole rows are stored faster
 
 // One instantiation of the kernel.
@@ -38,6 +39,7 @@ struct Shape {
 
 // How a shape is used.
 struct Use {
+  bool cells;   // copies cells, instead of gathering them from the image
   int blocks;   // of 64 target channels in a tile, 1 or 2
   bool folded;  // instructions take N / 8 rows of 8 columns
 };
@@ -51,28 +53,34 @@ struct Programme {
   int m_per_group, k_per_group, m_blocks, slabs, depth;
   int strip, lead, tiles_x, tiles_y;
   int64_t tiles;
+  CellsOf cells;
   int chunk_taps, stages, chunk_pitch, low_at, stage_bytes, weight_bytes, block_bytes,
       staging_pitch;
-  int weights_at, staging_at, table_at, shared_bytes;
-  int64_t packed_bytes, workspace_bytes;
+  int weight_stages;
+  int weights_at, staging_at, table_at, raw_at, shared_bytes;
+  int64_t packed_bytes, cells_at, workspace_bytes;
 };
 
-// Units of a producer warp in one stage, in whole rounds.
-inline int UnitsPerWarp(const Programme& g, int depth) {
-  const int64_t units = 2 * depth * CeilDiv(g.plan.cells, 32);
-  return static_cast<int>(CeilDiv(CeilDiv(units, kProducerWarps), kUnits) * kUnits);
+// Units of a producer warp in one stage; those in registers come in whole rounds.
+inline int UnitsPerWarp(const Programme& g, int element, int depth) {
+  const int64_t units = CeilDiv(2 * depth * CeilDiv(g.plan.cells, 32), kProducerWarps);
+  const bool rounds = element == 2 && !g.use.cells;
+  return static_cast<int>(rounds ? CeilDiv(units, kUnits) * kUnits : units);
 }
 
-// How many slabs make a stage. All of a round's loads should exist, since what is in flight is what
-// hides their latency; and every stage costs barriers, about as long as some loads.
-inline int DepthOf(const Programme& g, int bytes) {
-  constexpr double kStageUnits = 2.0;  // of a warp
+// How many slabs make a stage. What is in flight hides the latency of loads, and it is no more than
+// one stage; and every stage costs barriers, about as long as some loads.
+inline int DepthOf(const Programme& g, int element, int bytes) {
+  const double stage_units = g.use.cells ? 8.0 : 2.0;  // of a warp
   int best = 1;
   double least = std::numeric_limits<double>::infinity();
   for (int depth = 1; depth <= kMaxDepth && depth < 2 * g.slabs; depth *= 2) {
     const int64_t stage = int64_t{2} * (g.shape.products == 1 ? 1 : 2) * depth * g.chunk_pitch;
     if (depth > 1 && kPreferredDepthStages * stage > bytes) break;
-    const double cost = CeilDiv(g.slabs, depth) * (UnitsPerWarp(g, depth) + kStageUnits);
+    const int units = UnitsPerWarp(g, element, depth);
+    const bool ahead = element == 4 && !g.use.cells;
+    const double missing = ahead ? kAhead - AheadOf(units, kAhead) : 0;
+    const double cost = CeilDiv(g.slabs, depth) * (units + missing + stage_units);
     if (cost < least) {
       least = cost;
       best = depth;
@@ -124,25 +132,40 @@ inline const char* MakeProgramme(const Problem& q, Pass pass, DType dtype, const
   g.staging_pitch = StagingPitch(shape.n * static_cast<int>(g.plan.w.target_step), element);
   const int staging =
       q.layout == Layout::kNCHW && !use.folded ? kConsumerWarps * 8 * g.staging_pitch * element : 0;
-  const int table = 4 * 4 * 32 * static_cast<int>(CeilDiv(g.plan.cells, 32));
-  const int fixed = kControlBytes + kWeightStages * g.weight_bytes + staging + table + 4 * 128;
-  if (fixed >= kSm90SharedBytes) return "taps and staging exceed shared memory";
-  g.depth = DepthOf(g, kSm90SharedBytes - fixed);
-  g.low_at = g.depth * 2 * g.chunk_pitch;
-  g.stage_bytes = (shape.products == 1 ? 1 : 2) * g.low_at;
-  g.stages = std::min((kSm90SharedBytes - fixed) / g.stage_bytes, kPreferredStages);
+  const int raw = element == 4 && !use.cells ? kProducerWarps * kAhead * kCellBytes : 0;
+  const int table = 4 * 4 * 32 * static_cast<int>(CeilDiv(g.plan.cells, 32) + 1);
+  // Two stages of weights where three leave too little for cells.
+  int free = 0;
+  for (g.weight_stages = 3; g.weight_stages >= 2; --g.weight_stages) {
+    free = kSm90SharedBytes -
+           (kControlBytes + g.weight_stages * g.weight_bytes + staging + table + raw + 5 * 128);
+    if (free <= 0) continue;
+    g.depth = DepthOf(g, element, free);
+    g.low_at = g.depth * 2 * g.chunk_pitch;
+    g.stage_bytes = (shape.products == 1 ? 1 : 2) * g.low_at;
+    g.stages = std::min(free / g.stage_bytes, kPreferredStages);
+    if (g.stages >= kPreferredDepthStages || g.weight_stages == 2) break;
+  }
+  if (free <= 0) return "taps and staging exceed shared memory";
   if (g.stages < kMinStages) return "the halo of a tile exceeds shared memory";
   const auto align = [](int bytes) { return (bytes + 127) / 128 * 128; };
   g.weights_at = align(kControlBytes + g.stages * g.stage_bytes);
-  g.staging_at = align(g.weights_at + kWeightStages * g.weight_bytes);
+  g.staging_at = align(g.weights_at + g.weight_stages * g.weight_bytes);
   g.table_at = align(g.staging_at + staging);
-  g.shared_bytes = g.table_at + table;
+  g.raw_at = align(g.table_at + table);
+  g.shared_bytes = g.raw_at + raw;
 
   g.packed_bytes = CeilDiv(int64_t{1} * q.groups * g.m_blocks * g.slabs * g.plan.taps *
                                shape.products * kTapBytes,
                            256) *
                    256;
-  g.workspace_bytes = g.packed_bytes + (dtype == DType::kF32 ? 4 * q.groups * g.m_per_group : 0);
+  const auto whole = [](int64_t bytes) { return CeilDiv(bytes, 256) * 256; };
+  g.cells_at = g.packed_bytes + whole(dtype == DType::kF32 ? 4 * q.groups * g.m_per_group : 0);
+  g.cells = CellsOf(q, dtype, forward);
+  if (use.cells) {
+    if (const char* reason = g.cells.TooLarge()) return reason;
+  }
+  g.workspace_bytes = g.cells_at + (use.cells ? g.cells.bytes() : 0);
   *result = g;
   return nullptr;
 }
@@ -161,11 +184,11 @@ inline double Waste(const Programme& g) {
   const double feed = (g.shape.n == 32 ? 1.5 : 1.0) + (g.use.folded ? 0.1 : 0.0);
   // Accumulators of residues that are not there are idle: only where no full tile fits.
   const double idle = g.plan.w.residues <= g.shape.res / 2 ? 2.0 : 1.0;
-  return columns * rows * channels * (feed + 0.5 * halo) * idle;
+  return columns * rows * channels * (feed + (g.use.cells ? 0.2 : 0.5) * halo) * idle;
 }
 
 // The best programme of a problem; returns why there is none, or null.
-inline const char* Choose(const Problem& q, Pass pass, DType dtype, Programme* best) {
+inline const char* Choose(const Problem& q, Pass pass, DType dtype, bool cells, Programme* best) {
   if (pass == Pass::kGradWeight) return "computes no weight gradient";
   if (dtype == DType::kF64) return "has no float64 instructions";
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
@@ -175,7 +198,8 @@ inline const char* Choose(const Problem& q, Pass pass, DType dtype, Programme* b
   double least = std::numeric_limits<double>::infinity();
   const auto consider = [&](Shape shape) {
     if (shape.products != products) return;
-    for (const Use& use : {Use{1, false}, Use{2, false}, Use{1, true}, Use{2, true}}) {
+    for (const Use& use :
+         {Use{cells, 1, false}, Use{cells, 2, false}, Use{cells, 1, true}, Use{cells, 2, true}}) {
       Programme g;
       const char* why = MakeProgramme(q, pass, dtype, shape, use, &g);
       if (why == nullptr && g.tiles > kMax - 65536) why = "more than 2^31 tiles";
@@ -213,6 +237,17 @@ inline void FillParams(const Call& call, const Programme& g, TileParams* p) {
   p->source_batch = source_channels * source_size * element;
   p->source_channel = static_cast<uint32_t>((first ? source_size : 1) * element);
   p->source_pixel = static_cast<uint32_t>((first ? 1 : source_channels) * element);
+  if (g.use.cells) {
+    const CellsOf& cells = g.cells;
+    const uint8_t* const packed = static_cast<const uint8_t*>(call.workspace) + g.cells_at;
+    if (!cells.direct) p->source = packed + 256;
+    p->largest = reinterpret_cast<const uint32_t*>(packed);
+    p->source_batch = cells.image();
+    p->source_group = cells.group();
+    p->source_chunk = cells.chunk();
+    p->source_pixel = static_cast<uint32_t>(cells.pixel());
+    p->source_low = cells.low();
+  }
   p->target_batch = target_channels * target_size;
   p->target_channel = first ? target_size : 1;
   p->target_column = first ? 1 : target_channels;
@@ -254,12 +289,13 @@ inline void FillParams(const Call& call, const Programme& g, TileParams* p) {
   p->cells = plan.cells;
   p->planes_w = plan.w.planes;
   p->cell_groups = static_cast<int>(CeilDiv(plan.cells, 32));
-  p->by_cells = Divider(p->cell_groups);
   p->depth = g.depth;
-  p->units_per_warp = UnitsPerWarp(g, g.depth);
+  while ((1 << p->chunk_shift) < 2 * g.depth) ++p->chunk_shift;
+  p->units_per_warp = UnitsPerWarp(g, static_cast<int>(element), g.depth);
+  p->ahead = AheadOf(p->units_per_warp, kAhead);
   p->chunk_taps = g.chunk_taps;
   p->stages = g.stages;
-  p->weight_stages = kWeightStages;
+  p->weight_stages = g.weight_stages;
   p->chunk_pitch = g.chunk_pitch;
   p->low_at = g.low_at;
   p->stage_bytes = g.stage_bytes;
@@ -269,6 +305,7 @@ inline void FillParams(const Call& call, const Programme& g, TileParams* p) {
   p->weights_at = g.weights_at;
   p->staging_at = g.staging_at;
   p->table_at = g.table_at;
+  p->raw_at = g.raw_at;
   for (int i = 0; i < kMaxPlanes; ++i) {
     p->plane_h[i] = static_cast<int>(plan.h.plane[i]);
     p->plane_w[i] = static_cast<int>(plan.w.plane[i]);
@@ -313,15 +350,22 @@ cudaError_t LaunchPack(const Call& call, const Programme& g) {
   return cudaGetLastError();
 }
 
-template <typename T, int N, int RES, int ROWS, int PRODUCTS>
+template <typename T, int N, int RES, int ROWS, int PRODUCTS, bool CELLS>
 cudaError_t LaunchTile(const Call& call, const Programme& g) {
   cudaError_t status = LaunchPack<T, PRODUCTS>(call, g);
   if (status != cudaSuccess) return status;
+  if constexpr (CELLS) {
+    const void* const source = call.pass == Pass::kForward ? call.x : call.y;
+    status = LaunchPackCells<T, PRODUCTS, 2048>(g.cells, call.problem.layout, source,
+                                                static_cast<uint8_t*>(call.workspace) + g.cells_at,
+                                                call.stream);
+    if (status != cudaSuccess) return status;
+  }
   int device = 0, multiprocessors = 0;
   if ((status = cudaGetDevice(&device)) != cudaSuccess) return status;
   status = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
   if (status != cudaSuccess) return status;
-  auto* kernel = TileKernel<T, N, RES, ROWS, PRODUCTS>;
+  auto* kernel = TileKernel<T, N, RES, ROWS, PRODUCTS, CELLS>;
   status =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, g.shared_bytes);
   if (status != cudaSuccess) return status;
@@ -332,17 +376,29 @@ cudaError_t LaunchTile(const Call& call, const Programme& g) {
   return cudaGetLastError();
 }
 
-// One shape list per element type and number of products, each in a file of its own.
-cudaError_t LaunchF32(const Call& call, const Programme& g);
-cudaError_t LaunchF32Triple(const Call& call, const Programme& g);
-cudaError_t LaunchF16(const Call& call, const Programme& g);
-cudaError_t LaunchBF16(const Call& call, const Programme& g);
-
-#define TRANSCONV_LAUNCH_IF(N, RES, ROWS, PRODUCTS)                   \
-  if (g.shape.n == N && g.shape.res == RES && g.shape.rows == ROWS && \
-      g.shape.products == PRODUCTS) {                                 \
-    return LaunchTile<Type, N, RES, ROWS, PRODUCTS>(call, g);         \
+// All shapes of one element type, number of products and kind of producer; instantiated in files of
+// their own.
+template <typename T, int PRODUCTS, bool CELLS>
+cudaError_t LaunchShapes(const Call& call, const Programme& g) {
+#define TRANSCONV_LAUNCH_IF(N, RES, ROWS, COUNT)                        \
+  if constexpr (COUNT == PRODUCTS) {                                    \
+    if (g.shape.n == N && g.shape.res == RES && g.shape.rows == ROWS) { \
+      return LaunchTile<T, N, RES, ROWS, PRODUCTS, CELLS>(call, g);     \
+    }                                                                   \
   }
+  TRANSCONV_SM90_TILE_SINGLE(TRANSCONV_LAUNCH_IF)
+  TRANSCONV_SM90_TILE_TRIPLE(TRANSCONV_LAUNCH_IF)
+#undef TRANSCONV_LAUNCH_IF
+  return cudaErrorInvalidValue;
+}
+#define TRANSCONV_DECLARE(T, PRODUCTS)                                                         \
+  extern template cudaError_t LaunchShapes<T, PRODUCTS, false>(const Call&, const Programme&); \
+  extern template cudaError_t LaunchShapes<T, PRODUCTS, true>(const Call&, const Programme&);
+TRANSCONV_DECLARE(float, 1)
+TRANSCONV_DECLARE(float, 3)
+TRANSCONV_DECLARE(__half, 1)
+TRANSCONV_DECLARE(__nv_bfloat16, 1)
+#undef TRANSCONV_DECLARE
 
 }  // namespace transconv::cuda::sm90_tile
 

@@ -3,9 +3,7 @@
 
 namespace transconv::cuda::sm90_wgrad {
 
-cudaError_t Launch16Bit(const Call& call, const Programme& g) {
-  return call.dtype == DType::kF16 ? LaunchSingle<__half>(call, g)
-                                   : LaunchSingle<__nv_bfloat16>(call, g);
-}
+template cudaError_t LaunchForms<__half, false>(const Call& call, const Programme& g);
+template cudaError_t LaunchForms<__nv_bfloat16, false>(const Call& call, const Programme& g);
 
 }  // namespace transconv::cuda::sm90_wgrad

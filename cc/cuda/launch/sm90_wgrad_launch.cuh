@@ -11,6 +11,7 @@
 #include "cuda/call.h"
 #include "cuda/kernels/sm90_wgrad.cuh"
 #include "cuda/kernels/sum_slots.cuh"
+#include "cuda/launch/pack_cells_launch.cuh"
 #include "cuda/launch/sm90_limits.h"
 
 namespace transconv::cuda::sm90_wgrad {
@@ -22,6 +23,8 @@ constexpr int kFlushPixels = 8192;
 
 struct Programme {
   WgradPlan plan;
+  bool cells;  // copies cells, instead of gathering them from the images
+  CellsOf x, dy;
   int products;
   int in_blocks, out_blocks, units;
   int rows, columns, tiles_x, tiles_y;
@@ -29,8 +32,8 @@ struct Programme {
   int splits, per_split, flush;
   int x_cells, x_groups, cell_groups;
   int x_row_bytes, dy_row_bytes, dy_at, part_bytes, stage_bytes, stages;
-  int table_at, shared_bytes;
-  int64_t slot_bytes, workspace_bytes;
+  int table_at, raw_at, shared_bytes;
+  int64_t slot_bytes, x_cells_at, dy_cells_at, workspace_bytes;
 };
 
 struct TileSize {
@@ -41,8 +44,11 @@ constexpr TileSize kTileSizes[] = {{4, 128}, {2, 128}, {8, 64}, {4, 64},  {2, 64
                                    {4, 32},  {2, 32},  {1, 32}, {16, 16}, {8, 16}, {4, 16}, {2, 16},
                                    {1, 16},  {16, 8},  {8, 8},  {4, 8},   {2, 8}};
 
-inline const char* MakeProgramme(const Problem& q, int products, TileSize size, Programme* result) {
+inline const char* MakeProgramme(const Problem& q, DType dtype, bool cells, TileSize size,
+                                 Programme* result) {
+  const int products = ProductsOf(q, dtype);
   Programme g;
+  g.cells = cells;
   g.products = products;
   g.rows = size.rows;
   g.columns = size.columns;
@@ -73,17 +79,28 @@ inline const char* MakeProgramme(const Problem& q, int products, TileSize size, 
   g.dy_at = size.rows * g.x_row_bytes;
   g.part_bytes = g.dy_at + 16 * tile.planes() * g.plan.plane_pitch();
   g.stage_bytes = g.part_bytes * (products == 3 ? 2 : 1);
-  const int table = 4 * 32 * g.cell_groups;
-  const int fixed = kControlBytes + 4 * table + 2 * 128;
+  const int table = 4 * 32 * (g.cell_groups + 1);
+  const int raw = dtype == DType::kF32 && !cells ? kProducerWarps * kAhead * kCellBytes : 0;
+  const int fixed = kControlBytes + 4 * table + raw + 3 * 128;
   if (fixed >= kSm90SharedBytes || g.stage_bytes > kSm90SharedBytes) {
     return "the halo of a tile exceeds shared memory";
   }
   g.stages = std::min((kSm90SharedBytes - fixed) / g.stage_bytes, kPreferredStages);
   if (g.stages < kMinStages) return "the halo of a tile exceeds shared memory";
   g.table_at = (kControlBytes + g.stages * g.stage_bytes + 127) / 128 * 128;
-  g.shared_bytes = g.table_at + 4 * table;
+  g.raw_at = (g.table_at + 4 * table + 127) / 128 * 128;
+  g.shared_bytes = g.raw_at + raw;
   g.slot_bytes = int64_t{4} * kSlotFloats * kWgradGroups * g.plan.slots * g.units;
   g.workspace_bytes = g.slot_bytes * g.splits;
+  if (cells) {
+    g.x = CellsOf(q, dtype, true);
+    g.dy = CellsOf(q, dtype, false);
+    if (const char* reason = g.x.TooLarge()) return reason;
+    if (const char* reason = g.dy.TooLarge()) return reason;
+    g.x_cells_at = g.workspace_bytes;
+    g.dy_cells_at = g.x_cells_at + g.x.bytes();
+    g.workspace_bytes = g.dy_cells_at + g.dy.bytes();
+  }
   *result = g;
   return nullptr;
 }
@@ -98,16 +115,15 @@ inline double Waste(const Problem& q, const Programme& g) {
   return columns * rows * halo * small;
 }
 
-inline const char* Choose(const Problem& q, Pass pass, DType dtype, Programme* best) {
+inline const char* Choose(const Problem& q, Pass pass, DType dtype, bool cells, Programme* best) {
   if (pass != Pass::kGradWeight) return "computes the weight gradient alone";
   if (dtype == DType::kF64) return "has no float64 instructions";
   if (const char* reason = TooLarge(q, dtype)) return reason;
-  const int products = ProductsOf(q, dtype);
   const char* reason = nullptr;
   double least = std::numeric_limits<double>::infinity();
   for (const TileSize& size : kTileSizes) {
     Programme g;
-    const char* why = MakeProgramme(q, products, size, &g);
+    const char* why = MakeProgramme(q, dtype, cells, size, &g);
     if (why != nullptr) {
       reason = why;
     } else if (Waste(q, g) < least) {
@@ -134,6 +150,24 @@ inline void FillParams(const Call& call, const Programme& g, WgradParams* p) {
   p->dy_batch = q.out_channels * dy_size * element;
   p->dy_channel = static_cast<uint32_t>((first ? dy_size : 1) * element);
   p->dy_pixel = static_cast<uint32_t>((first ? 1 : q.out_channels) * element);
+  if (g.cells) {
+    const uint8_t* const x = static_cast<const uint8_t*>(call.workspace) + g.x_cells_at;
+    const uint8_t* const dy = static_cast<const uint8_t*>(call.workspace) + g.dy_cells_at;
+    if (!g.x.direct) p->x = x + 256;
+    if (!g.dy.direct) p->dy = dy + 256;
+    p->x_largest = reinterpret_cast<const uint32_t*>(x);
+    p->dy_largest = reinterpret_cast<const uint32_t*>(dy);
+    p->x_batch = g.x.image();
+    p->dy_batch = g.dy.image();
+    p->x_pixel = static_cast<uint32_t>(g.x.pixel());
+    p->dy_pixel = static_cast<uint32_t>(g.dy.pixel());
+    p->x_group = g.x.group();
+    p->dy_group = g.dy.group();
+    p->x_chunk = g.x.chunk();
+    p->dy_chunk = g.dy.chunk();
+    p->x_low = g.x.low();
+    p->dy_low = g.dy.low();
+  }
   p->x_h = static_cast<int>(q.h.in);
   p->x_w = static_cast<int>(q.w.in);
   p->dy_h = static_cast<int>(q.h.out);
@@ -160,8 +194,10 @@ inline void FillParams(const Call& call, const Programme& g, WgradParams* p) {
   p->dy_cells = tile.cells;
   p->x_groups = g.x_groups;
   p->cell_groups = g.cell_groups;
-  p->units_per_warp =
-      static_cast<int>(CeilDiv(CeilDiv(8 * g.cell_groups, kProducerWarps), kUnits) * kUnits);
+  const int units = 8 / kProducerWarps * g.cell_groups;
+  const bool rounds = element == 2 && !g.cells;  // in registers
+  p->units_per_warp = rounds ? static_cast<int>(CeilDiv(units, kUnits) * kUnits) : units;
+  p->ahead = AheadOf(units, kAhead);
   p->stages = g.stages;
   p->stage_bytes = g.stage_bytes;
   p->part_bytes = g.part_bytes;
@@ -171,6 +207,7 @@ inline void FillParams(const Call& call, const Programme& g, WgradParams* p) {
   p->dy_plane_bytes = 16 * g.plan.plane_pitch();
   p->pixel_groups = g.columns == 8 ? 1 : 0;
   p->table_at = g.table_at;
+  p->raw_at = g.raw_at;
   for (int i = 0; i < kMaxPlanes; ++i) {
     p->plane_h[i] = static_cast<int>(tile.h.plane[i]);
     p->plane_w[i] = static_cast<int>(tile.w.plane[i]);
@@ -183,10 +220,21 @@ inline void FillParams(const Call& call, const Programme& g, WgradParams* p) {
   }
 }
 
-template <typename T, int SLOTS, bool RUN, int PRODUCTS>
+template <typename T, int SLOTS, bool RUN, int PRODUCTS, bool CELLS>
 cudaError_t LaunchKernel(const Call& call, const Programme& g) {
-  auto* kernel = WgradKernel<T, SLOTS, RUN, PRODUCTS>;
-  cudaError_t status =
+  cudaError_t status = cudaSuccess;
+  if constexpr (CELLS) {
+    uint8_t* const workspace = static_cast<uint8_t*>(call.workspace);
+    const Layout layout = call.problem.layout;
+    status =
+        LaunchPackCells<T, PRODUCTS, 1>(g.x, layout, call.x, workspace + g.x_cells_at, call.stream);
+    if (status != cudaSuccess) return status;
+    status = LaunchPackCells<T, PRODUCTS, 1>(g.dy, layout, call.y, workspace + g.dy_cells_at,
+                                             call.stream);
+    if (status != cudaSuccess) return status;
+  }
+  auto* kernel = WgradKernel<T, SLOTS, RUN, PRODUCTS, CELLS>;
+  status =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, g.shared_bytes);
   if (status != cudaSuccess) return status;
   WgradParams p;
@@ -217,14 +265,22 @@ cudaError_t LaunchKernel(const Call& call, const Programme& g) {
   return cudaGetLastError();
 }
 
-template <typename T>
-cudaError_t LaunchSingle(const Call& call, const Programme& g) {
-  return g.plan.run ? LaunchKernel<T, 3, true, 1>(call, g) : LaunchKernel<T, 3, false, 1>(call, g);
+// All forms of one element type and kind of producer; instantiated in files of their own.
+template <typename T, bool CELLS>
+cudaError_t LaunchForms(const Call& call, const Programme& g) {
+  if constexpr (sizeof(T) == 4) {
+    if (g.products == 3) return LaunchKernel<T, 1, false, 3, CELLS>(call, g);
+  }
+  return g.plan.run ? LaunchKernel<T, 3, true, 1, CELLS>(call, g)
+                    : LaunchKernel<T, 3, false, 1, CELLS>(call, g);
 }
-
-// One per element type, each in a file of its own.
-cudaError_t LaunchF32(const Call& call, const Programme& g);
-cudaError_t Launch16Bit(const Call& call, const Programme& g);
+#define TRANSCONV_DECLARE(T)                                                        \
+  extern template cudaError_t LaunchForms<T, false>(const Call&, const Programme&); \
+  extern template cudaError_t LaunchForms<T, true>(const Call&, const Programme&);
+TRANSCONV_DECLARE(float)
+TRANSCONV_DECLARE(__half)
+TRANSCONV_DECLARE(__nv_bfloat16)
+#undef TRANSCONV_DECLARE
 
 }  // namespace transconv::cuda::sm90_wgrad
 

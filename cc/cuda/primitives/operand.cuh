@@ -62,25 +62,19 @@ constexpr uint32_t kNoCell = 0xffffffffu;
 
 // Gathers eight channels of one pixel per lane. `base` is the same for the whole warp, so that each
 // load is one instruction with a uniform base and a 32-bit lane offset (bytes, or kNoCell).
-// Channels from `channels` on do not exist and read as zero.
+// Channels from `channels` on do not exist and read as zero. No branches: with one in between, the
+// compiler lets all loads in flight share a scoreboard, and then the first that is waited for waits
+// for the last.
 template <typename Raw>
 __device__ __forceinline__ void GatherCell(Raw (&v)[8], const char* base, uint32_t channel_bytes,
                                            uint32_t offset, int channels) {
-  const bool inside = offset != kNoCell;
+  const uint32_t wanted = offset == kNoCell ? 0u : (1u << min(max(channels, 0), 8)) - 1;
   const char* const cell = base + offset;
   // One multiply-add for each address, none waiting for another.
-  if (channels >= 8) {
 #pragma unroll
-    for (uint32_t k = 0; k < 8; ++k) {
-      v[k] =
-          ptx::LoadIf(reinterpret_cast<const Raw*>(ptx::Advance(cell, k, channel_bytes)), inside);
-    }
-  } else {
-#pragma unroll
-    for (uint32_t k = 0; k < 8; ++k) {
-      v[k] = ptx::LoadIf(reinterpret_cast<const Raw*>(ptx::Advance(cell, k, channel_bytes)),
-                         inside && static_cast<int>(k) < channels);
-    }
+  for (uint32_t k = 0; k < 8; ++k) {
+    v[k] = ptx::LoadIf(reinterpret_cast<const Raw*>(ptx::Advance(cell, k, channel_bytes)),
+                       wanted & 1u << k);
   }
 }
 
@@ -113,6 +107,11 @@ __device__ __forceinline__ int NeededExponent(uint32_t largest_bits, int exponen
   if (largest_bits == 0) return exponent;
   const int needed = max(static_cast<int>(largest_bits >> 23) - 127, kMinExponent);
   return may_fall ? needed : max(needed, exponent);
+}
+
+// The exponent of cells that were packed with one scale, from their largest magnitude's bits.
+__device__ __forceinline__ int CellsExponent(uint32_t largest_bits) {
+  return NeededExponent(largest_bits, kMinExponent, true);
 }
 
 // One cell: eight channels in 16 bits, and for three products the part that rounding cut off, times

@@ -92,12 +92,52 @@ __device__ __forceinline__ void RegistersDown() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
+// -- copies of single values, in groups of this thread --
+
+// Zero where not `wanted`.
+__device__ __forceinline__ void CopyAsync4(uint32_t shared, const void* global, bool wanted) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared), "l"(global),
+               "r"(wanted ? 4u : 0u)
+               : "memory");
+}
+__device__ __forceinline__ void CopyAsync16(uint32_t shared, const void* global, bool wanted) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
+               "r"(wanted ? 16u : 0u)
+               : "memory");
+}
+// Arrives when all of this thread's copies so far are done; the barrier counts every thread.
+__device__ __forceinline__ void CopyAsyncArrive(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
+}
+__device__ __forceinline__ void CopyAsyncCommit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+// Waits until at most `kPending` groups are under way.
+template <int kPending>
+__device__ __forceinline__ void CopyAsyncWait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
 // -- shared memory --
+
+__device__ __forceinline__ float LoadShared(uint32_t shared) {
+  float v;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(shared) : "memory");
+  return v;
+}
 
 __device__ __forceinline__ void StoreShared128(uint32_t shared, uint4 v) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(v.x), "r"(v.y),
                "r"(v.z), "r"(v.w)
                : "memory");
+}
+
+__device__ __forceinline__ void StoreShared128If(uint32_t shared, uint4 v, bool wanted) {
+  asm volatile(
+      "{ .reg .pred q; setp.ne.b32 q, %5, 0;\n"
+      "@q st.shared.v4.b32 [%0], {%1, %2, %3, %4}; }" ::"r"(shared),
+      "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(static_cast<uint32_t>(wanted))
+      : "memory");
 }
 
 // -- loads that do not stay in the way; zero where `wanted` is --

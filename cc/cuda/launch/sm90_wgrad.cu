@@ -1,0 +1,57 @@
+// The entries of the Hopper weight-gradient kernel: gathered from the images, and of packed cells.
+#include "cuda/call.h"
+#include "cuda/launch/grad_bias.cuh"
+#include "cuda/launch/sm90_wgrad_launch.cuh"
+
+namespace transconv::cuda {
+namespace sm90_wgrad {
+namespace {
+
+template <bool CELLS>
+const char* Supports(Pass pass, const Problem& problem, DType dtype) {
+  Programme g{};
+  return Choose(problem, pass, dtype, CELLS, &g);
+}
+
+template <bool CELLS>
+int64_t Workspace(Pass pass, const Problem& problem, DType dtype) {
+  Programme g{};
+  if (Choose(problem, pass, dtype, CELLS, &g) != nullptr) return -1;
+  return g.workspace_bytes + grad_bias::WorkspaceBytes(problem, dtype);
+}
+
+template <bool CELLS>
+cudaError_t LaunchType(const Call& call, const Programme& g) {
+  switch (call.dtype) {
+    case DType::kF32:
+      return LaunchForms<float, CELLS>(call, g);
+    case DType::kF16:
+      return LaunchForms<__half, CELLS>(call, g);
+    case DType::kBF16:
+      return LaunchForms<__nv_bfloat16, CELLS>(call, g);
+    default:
+      return cudaErrorNotSupported;
+  }
+}
+
+template <bool CELLS>
+cudaError_t Launch(const Call& call) {
+  Programme g{};
+  if (Choose(call.problem, call.pass, call.dtype, CELLS, &g) != nullptr) {
+    return cudaErrorNotSupported;
+  }
+  const cudaError_t status = LaunchType<CELLS>(call, g);
+  if (status != cudaSuccess || call.vector == nullptr) return status;
+  return grad_bias::Launch(call, static_cast<uint8_t*>(call.workspace) + g.workspace_bytes);
+}
+
+}  // namespace
+}  // namespace sm90_wgrad
+
+const KernelEntry kCudaSm90WgradEntry = {Algorithm::kCudaSm90Wgrad, sm90_wgrad::Supports<false>,
+                                         sm90_wgrad::Workspace<false>, sm90_wgrad::Launch<false>};
+const KernelEntry kCudaSm90WgradCellsEntry = {
+    Algorithm::kCudaSm90WgradCells, sm90_wgrad::Supports<true>, sm90_wgrad::Workspace<true>,
+    sm90_wgrad::Launch<true>};
+
+}  // namespace transconv::cuda
