@@ -250,9 +250,7 @@ def test_magnitudes_that_change_down_an_image(row):
     band = 48 if row.name == "cuda:sm90_tile" else 16
     height = band * len(_MAGNITUDES)
     case = cases.Case("scales", 2, 16, 24, height, 200, 3, 3, padding=(1, 1))
-    # Packed cells have one scale for a whole tensor.
-    spread = 8 if row.name == "cuda:sm90_cells" else 1
-    scales = [0.0 if m is None else 2.0 ** (m / spread) for m in _MAGNITUDES]
+    scales = [0.0 if m is None else 2.0**m for m in _MAGNITUDES]
     data = case.data()
     x = data.x * np.repeat(scales, band)[:, None].astype(np.float32)
     data = dataclasses.replace(data, x=x, bias=np.zeros_like(data.bias))
