@@ -172,6 +172,7 @@ _LITTLE_WORK = 1 << 31  # multiply-adds
 _FEW_CHANNELS = 16
 _HALF_TILE = 32
 _ROW = 64
+_MOST_WASTE = 1.6
 
 
 def _strided_loses(pass_name: str, spec: Spec) -> str | None:
@@ -239,6 +240,17 @@ def _short_rows(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     return None
 
 
+def _half_strips(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
+    del facts
+    if pass_name == _INPUT:
+        columns = spec.in_size[1]
+    else:
+        columns = -(-spec.out_size[1] // spec.geometry.stride[1])
+    if columns > _ROW and -(-columns // _ROW) * _ROW > _MOST_WASTE * columns:
+        return f"rows of {columns} targets leave much of strips of {_ROW} empty"
+    return None
+
+
 def _packing_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     del pass_name, facts
     if spec.taps < 2 * math.prod(spec.geometry.stride):
@@ -288,7 +300,7 @@ CANDIDATES: tuple[Candidate, ...] = (
         "cuda:sm90_tile",
         (_FORWARD, _INPUT),
         _kernel("cuda:sm90_tile", _hopper),
-        _hopper_loses(),
+        _all(_half_strips, _hopper_loses()),
     ),
     Candidate(
         "cuda:sm90_wgrad_rolling",

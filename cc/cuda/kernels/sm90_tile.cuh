@@ -132,7 +132,7 @@ struct Consumer {
         if (row >= p.target_h) continue;
         T* const to = channel + row * p.target_row;
         if constexpr (RES <= 2) {
-          if (p.vector == 2 * RES) {
+          if (p.vectors) {
             struct alignas(2 * RES * sizeof(T)) Vector {
               T value[2 * RES];
             } vector;
@@ -141,23 +141,6 @@ struct Consumer {
               vector.value[i] = Round<T>(value(i % RES, half, 4 * j + 2 * half + i / RES));
             }
             if (column * RES < p.target_w) *reinterpret_cast<Vector*>(to + column * RES) = vector;
-            continue;
-          }
-        }
-        if constexpr (RES == 2) {
-          if (p.vector == RES) {
-#pragma unroll
-            for (int e = 0; e < 2; ++e) {
-              struct alignas(RES * sizeof(T)) Vector {
-                T value[RES];
-              } vector;
-#pragma unroll
-              for (int r = 0; r < RES; ++r) {
-                vector.value[r] = Round<T>(value(r, half, 4 * j + 2 * half + e));
-              }
-              const int x = (column + e) * RES;
-              if (x < p.target_w) *reinterpret_cast<Vector*>(to + x) = vector;
-            }
             continue;
           }
         }

@@ -20,7 +20,9 @@ constexpr int kMinStages = 2;
 constexpr int kPreferredStages = 5;
 constexpr int kPreferredDepthStages = 3;
 
-constexpr int kFoldColumns = 128;  // where whole rows are stored faster
+// Columns up to which folded tiles pay: where whole rows are stored faster, and where a lane stores
+// vectors and tiles meet between sectors.
+constexpr int kFoldColumns = 64, kFoldSectors = 128;
 
 // One instantiation of the kernel.
 struct Shape {
@@ -86,6 +88,14 @@ inline int DepthOf(const Programme& g, int element, int bytes) {
   return best;
 }
 
+// Whether a lane's targets of a row, two columns with all their residues, are aligned and
+// contiguous.
+inline bool StoresVectors(const Problem& q, const Programme& g) {
+  const auto& w = g.plan.w;
+  return q.layout == Layout::kNCHW && w.residues == w.target_step && w.residues == g.shape.res &&
+         w.target % (2 * g.shape.res) == 0;
+}
+
 // Fills the programme for one use of a shape; returns why it does not fit, or null.
 inline const char* MakeProgramme(const Problem& q, Pass pass, DType dtype, const Shape& shape,
                                  const Use& use, Programme* result) {
@@ -97,11 +107,15 @@ inline const char* MakeProgramme(const Problem& q, Pass pass, DType dtype, const
   if (!MakeTilePlan(q, pass, g.rows, g.columns, &g.plan)) {
     return "the kernel or the stride is too large for a tile programme";
   }
-  if (use.folded && g.plan.max_target_columns() > kFoldColumns) return "rows are long enough";
+  // Neighbouring tiles that write halves of one sector are slow.
+  const int element = static_cast<int>(ByteWidth(dtype));
+  const bool sectors = StoresVectors(q, g) && g.plan.w.target * element % 32 == 0;
+  if (use.folded && g.plan.max_target_columns() > (sectors ? kFoldSectors : kFoldColumns)) {
+    return "rows are long enough";
+  }
   if (!g.plan.PlacesFit()) return "the halo of a tile exceeds shared memory";
   if (g.plan.w.residues > shape.res) return "more column residues than accumulators";
   const bool forward = pass == Pass::kForward;
-  const int element = static_cast<int>(ByteWidth(dtype));
   g.m_per_group = static_cast<int>(forward ? q.out_per_group() : q.in_per_group());
   g.k_per_group = static_cast<int>(forward ? q.in_per_group() : q.out_per_group());
   g.m_blocks = static_cast<int>(CeilDiv(g.m_per_group, 64));
@@ -259,13 +273,7 @@ inline void FillParams(const Call& call, const Programme& g, TileParams* p) {
   p->lead = g.lead;
   p->folded = g.use.folded;
   p->channels_first = first;
-  const bool whole = plan.w.residues == plan.w.target_step && plan.w.residues == g.shape.res;
-  p->vector = 1;
-  if (first && whole && g.lead == 0) {
-    for (int size : {g.shape.res, 2 * g.shape.res}) {
-      if (plan.w.target % size == 0) p->vector = size;
-    }
-  }
+  p->vectors = g.lead == 0 && StoresVectors(q, g);
   p->group_pitch = g.use.folded ? 16 * plan.halo_columns : 128;
   p->row_cells = g.use.folded ? 8 : plan.halo_columns;
   p->halo_rows = plan.halo_rows;
