@@ -32,8 +32,8 @@ _FEW_PASSES = {
     "lax_transpose": ("fwd", "step"),
     "flax": ("fwdb", "step"),
 }
-# In the layout that isn't ours; at their default precision, since cuDNN takes a minute to
-# tune a strict float32 filter gradient in channels_last.
+# In the layout that isn't ours; at their default precision, since cuDNN takes a minute
+# to tune a strict float32 filter gradient in channels_last.
 _FOREIGN_PASSES = {"torch": MAIN_PASSES, "flax": ("step",)}
 
 
