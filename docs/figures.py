@@ -3,8 +3,8 @@
     python docs/figures.py           writes docs/images/*.svg
     python docs/figures.py --check   draws them anew and fails if one has changed
 
-Which position meets which is read off `Spec`, as the kernels get it; sizes and counts in
-the pictures are those of `conv_transpose1d` and `conv_transpose2d` themselves.
+Which position meets which is read off `Spec`, as the kernels get it; sizes and counts
+are those of `conv_transpose1d` and `conv_transpose2d` themselves.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import matplotlib
 import numpy as np
 
 matplotlib.use("svg")
-import matplotlib.pyplot as plt  # noqa: E402
-from matplotlib.patches import Rectangle  # noqa: E402
+import matplotlib.pyplot as plt
+from matplotlib.patches import Rectangle
 
-from jax_transconv import conv_transpose1d, conv_transpose2d  # noqa: E402
-from jax_transconv.spec import Spec, parse_geometry  # noqa: E402
+from jax_transconv import conv_transpose1d, conv_transpose2d
+from jax_transconv.spec import Spec, parse_geometry
 
 IMAGES = pathlib.Path(__file__).parent / "images"
 COLOURS = ("#3b6fb6", "#c8553d", "#4f9d69", "#8b5fbf")  # one for each input position
@@ -199,7 +199,7 @@ def changed(name: str, text: str) -> bool:
     old = path.read_text() if path.exists() else ""
     if f"Matplotlib v{matplotlib.__version__}," in old:
         return old != text
-    # Another version may place a line otherwise: compare what is written in the picture.
+    # Another version may place a line otherwise: compare what is written there.
     words = [[t for t in s.split("<") if t.startswith("text ")] for s in (old, text)]
     return [t.split(">")[-1] for t in words[0]] != [t.split(">")[-1] for t in words[1]]
 

@@ -1,8 +1,8 @@
 """What MkDocs can't do by itself: pages from outside of `docs/`, and links to them.
 
-Links are written as they are valid in the repository. A page of the repository that is not
-in `docs/` is part of the site as it is, so that nothing has to be copied; a link to a
-file that the site does not have becomes its name.
+Links are written as they are valid in the repository. A page of the repository that
+is not in `docs/` is part of the site as it is, so that nothing has to be copied; a link
+to a file that the site does not have becomes its name.
 
 MkDocs calls the functions; Griffe, which reads the docstrings, the class.
 """
@@ -60,7 +60,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         if site is None and path.startswith("docs/"):
             site = path.removeprefix("docs/")
         if site is None:
-            # What is in the repository only is named; what is nowhere is MkDocs' to report.
+            # Named, if in the repository only; what is nowhere is MkDocs' to report.
             return text if (ROOT / path).exists() else match[0]
         relative = posixpath.relpath(site, posixpath.dirname(uri) or ".")
         return f"{image}[{text}]({relative}{anchor or ''})"
