@@ -72,11 +72,16 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     return "".join([*parts, _LINK.sub(link, markdown[end:])])
 
 
-class Examples(griffe.Extension):
-    """Griffe shows a section as doctests under the name "Examples" only."""
+class Docstrings(griffe.Extension):
+    """Makes Markdown of our docstrings.
+
+    A section is shown as doctests under the name "Examples" only, and the asterisk of a
+    shape such as (*batch, H, W) would begin emphasis.
+    """
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
-        """Renames the section of one docstring."""
+        """Rewrites one docstring."""
         if obj.docstring:
             text = obj.docstring.value
-            obj.docstring.value = re.sub(r"^( *Example):$", r"\1s:", text, flags=re.M)
+            text = re.sub(r"^( *Example):$", r"\1s:", text, flags=re.MULTILINE)
+            obj.docstring.value = re.sub(r"(?<!`)\(\*(?=\w+,)", r"(\\*", text)
