@@ -124,3 +124,50 @@ def test_haiku():
     weight = kernel[::-1, ::-1].transpose(3, 2, 0, 1)
     expected = ours(weight, padding=((3, 0), (0, 3)))
     close(y.transpose(0, 3, 1, 2), expected)
+
+
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+def test_haiku_output_shape(padding):
+    hk = pytest.importorskip("haiku")
+    full = ((5 - 1) * 2 + 3, (6 - 1) * 3 + 4)
+    size = (9, 17) if padding == "SAME" else (full[0] + 1, full[1] + 2)
+
+    def apply(x):
+        layer = hk.Conv2DTranspose(
+            3, (3, 4), STRIDE, size, padding=padding, with_bias=False
+        )
+        return layer(x, precision=jax.lax.Precision.HIGHEST)
+
+    f = hk.transform(apply)
+    x = jnp.asarray(X.transpose(0, 2, 3, 1))
+    variables = f.init(jax.random.key(0), x)
+    y = np.asarray(f.apply(variables, None, x))
+    kernel = np.asarray(variables["conv2_d_transpose"]["w"])
+    weight = kernel[::-1, ::-1].transpose(3, 2, 0, 1)
+    crops = []
+    for f_size, o in zip(full, size, strict=True):
+        lo = max(f_size - o, 0) // 2 if padding == "SAME" else 0
+        crops.append((lo, f_size - o - lo))
+    close(y.transpose(0, 3, 1, 2), ours(weight, padding=tuple(crops)))
+
+
+def test_keras(monkeypatch):
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    keras = pytest.importorskip("keras")
+    layer = keras.layers.Conv2DTranspose
+    names = parameters(layer)
+    assert {"dilation_rate", "output_padding", "data_format"} <= names
+    assert not any("group" in n for n in names)
+    with pytest.raises(ValueError, match="not supported in conjunction"):
+        layer(3, 3, strides=2, dilation_rate=2)
+    with pytest.raises(ValueError, match="strictly less than"):
+        layer(3, 3, dilation_rate=2, output_padding=1)
+    with pytest.raises(ValueError, match="padding"):
+        layer(3, 3, padding="full")
+    made = layer(3, (3, 4), strides=STRIDE, padding="same", use_bias=False)
+    with jax.default_matmul_precision("highest"):
+        y = np.asarray(made(jnp.asarray(X.transpose(0, 2, 3, 1))))
+    kernel = np.asarray(made.kernel)
+    assert kernel.shape == (3, 4, 3, 4)
+    expected = ours(kernel.transpose(3, 2, 0, 1), padding="SAME")
+    close(y.transpose(0, 3, 1, 2), expected)
