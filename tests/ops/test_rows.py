@@ -224,13 +224,20 @@ def test_wide_rows(row, dtype):
     ran = set()
     for case in cases.WIDE:
         case = case.replace(dtype=dtype)
-        data, want = _reference(case)
+        if row.backend == "cpu" and case.h > 50:  # a GPU's blocks have that many rows
+            case = case.replace(h=13)
         spec = problem(case, row.backend, precision="default")
+        taken = [
+            pass_name
+            for pass_name in row.passes
+            if why_not(row, pass_name, spec, row.backend) is None
+        ]
+        if not taken:
+            continue
+        data, want = _reference(case)
         arrays = cases.put(case, data, device)
         arrays = dict(zip(("x", "w", "b", "dy"), arrays, strict=True))
-        for pass_name in row.passes:
-            if why_not(row, pass_name, spec, row.backend) is not None:
-                continue
+        for pass_name in taken:
             run, names = program(case, pass_name, row.name, precision="default")
             args = [arrays[n] for n in names]
             compiled = run.lower(*args).compile()

@@ -190,8 +190,9 @@ CUTS = {
 
 
 @pytest.mark.parametrize("name", CUTS)
-@pytest.mark.parametrize("backend", ["auto", "xla"])
-@pytest.mark.parametrize("autodiff", ["reverse", "both"])
+@pytest.mark.parametrize(
+    ("backend", "autodiff"), [("auto", "reverse"), ("xla", "both")]
+)
 def test_cut(name, backend, autodiff):
     """Shardings propagate, nothing is gathered, and the sums and halos are there."""
     case, specs, y_spec, forward, kinds = CUTS[name]
