@@ -3,8 +3,8 @@
 The same command runs everywhere. On a machine with a GPU that is the default device
 and the tests marked ``cuda`` run too; elsewhere they are skipped.
 ``TRANSCONV_REQUIRE`` (a comma-separated list of ``cuda``, ``cpu``, ``torch``,
-``flax``) turns the skip for want of that thing into a failure, so that a machine
-which should have it cannot pass by skipping.
+``flax``, ``equinox``, ``haiku``) turns the skip for want of that thing into a failure,
+so that a machine which should have it cannot pass by skipping.
 """
 
 import functools
@@ -51,6 +51,8 @@ _MARKERS = {
     "slow": "takes more than a few seconds",
     "torch": "compares with PyTorch",
     "flax": "needs flax",
+    "equinox": "needs equinox",
+    "haiku": "needs haiku",
 }
 
 
@@ -80,7 +82,7 @@ def _missing(name: str) -> str | None:
 
 
 def pytest_runtest_setup(item):
-    for name in ("cuda", "torch", "flax"):
+    for name in ("cuda", "torch", "flax", "equinox", "haiku"):
         if item.get_closest_marker(name) is None:
             continue
         reason = _missing(name)
