@@ -98,9 +98,7 @@ def from_torch(generator: torch.nn.Module, width: int) -> Generator:
     """The JAX model with the weights of the PyTorch one."""
     model = Generator(width, nnx.Rngs(SEED))
     state = nnx.state(model)
-    variables = porting.to_flax(
-        generator.state_dict(), LAYERS, nnx.to_pure_dict(state)
-    )
+    variables = porting.to_flax(generator.state_dict(), LAYERS, nnx.to_pure_dict(state))
     nnx.replace_by_pure_dict(state, variables)
     nnx.update(model, state)
     return model

@@ -121,7 +121,7 @@ def curve(values: list[float], top: float, title: str) -> Image.Image:
     right, bottom = width - margin, height - margin
     draw.rectangle((margin, margin, right, bottom), outline="gray")
     draw.text((margin, 8), f"{title}: {values[-1]:.3f} at the end", "black")
-    draw.text((2, margin - 5), f"{top:g}", "black")
+    draw.text((2, margin - 5), f"{top:.2g}", "black")
     draw.text((2, bottom - 5), "0", "black")
     draw.text((right - 60, bottom + 8), f"{len(values)} points", "black")
     x = np.linspace(margin, right, len(values))
