@@ -1,8 +1,9 @@
-"""Command line: run a suite, render the report, compare two result files.
+"""Command line: a suite, the report, a comparison of two files, several devices.
 
 python -m benchmarks --suite seeds --passes fwd,dx,dw --budget 480
 python -m benchmarks report
 python -m benchmarks compare OLD.json NEW.json
+python -m benchmarks scaling --json OUT.json
 """
 
 from __future__ import annotations
@@ -291,6 +292,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _report(argv[1:])
     if argv and argv[0] == "compare":
         return _compare(argv[1:])
+    if argv and argv[0] == "scaling":
+        from benchmarks import scaling
+
+        return scaling.main(argv[1:])
     return _run(argv)
 
 

@@ -46,8 +46,9 @@ def conv_transpose2d(
 
     so that per axis ``out = (in - 1)*s - 2*p + d*(k - 1) + output_padding + 1``. It is
     the transpose (the input gradient) of the ordinary convolution with the same stride,
-    padding and dilation [1]_, and the kernel is used as PyTorch uses it: a PyTorch
-    weight gives PyTorch's numbers, unchanged.
+    padding and dilation (V. Dumoulin and F. Visin, "A guide to convolution arithmetic
+    for deep learning", arXiv:1603.07285, relation 14), and the kernel is used as
+    PyTorch uses it: a PyTorch weight gives PyTorch's numbers, unchanged.
 
     Args:
         x: input, (N, C_in, H, W), or (N, H, W, C_in) with ``layout="NHWC"``; the batch
@@ -92,9 +93,6 @@ def conv_transpose2d(
         (1, 1, 4, 4)
         >>> float(conv_transpose2d(x, jnp.ones((1, 1, 3, 3)), padding=1).sum())
         16.0
-
-    .. [1] V. Dumoulin and F. Visin, "A guide to convolution arithmetic for deep
-       learning", arXiv:1603.07285, relation 14.
     """
     x, weight, bias = (_as_array(n, a) for n, a in _named(x, weight, bias))
     unbatched = x.ndim == 3

@@ -5,6 +5,9 @@ and the tests marked ``cuda`` run too; elsewhere they are skipped.
 ``TRANSCONV_REQUIRE`` (a comma-separated list of ``cuda``, ``cpu``, ``torch``,
 ``flax``, ``equinox``, ``haiku``) turns the skip for want of that thing into a failure,
 so that a machine which should have it cannot pass by skipping.
+
+``TRANSCONV_SAMPLE=4`` runs one case in four of every parametrized test, and every test
+at least once: for a second interpreter, after another has run them all.
 """
 
 import functools
@@ -12,6 +15,7 @@ import importlib.util
 import os
 import pathlib
 import sys
+import zlib
 
 _FLAG = "--xla_force_host_platform_device_count=8"
 if _FLAG not in os.environ.get("XLA_FLAGS", ""):
@@ -54,6 +58,8 @@ _MARKERS = {
     "equinox": "needs equinox",
     "haiku": "needs haiku",
 }
+# Of these, what a machine may lack.
+_OPTIONAL = ("cuda", "torch", "flax", "equinox", "haiku")
 
 
 def pytest_configure(config):
@@ -81,8 +87,34 @@ def _missing(name: str) -> str | None:
     return None
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Leaves the sample; what is in it depends on names alone, in every process."""
+    one_in = int(os.environ.get("TRANSCONV_SAMPLE", "1"))
+    if one_in <= 1:
+        return
+    kept, left_out, seen = [], [], set()
+    for item in items:
+        test = item.nodeid.partition("[")[0]
+        # A case for another machine does not count as the test's one.
+        here = all(
+            _missing(name) is None
+            for name in _OPTIONAL
+            if item.get_closest_marker(name)
+        )
+        drawn = zlib.crc32(item.nodeid.encode()) % one_in == 0
+        if drawn or (here and test not in seen):
+            kept.append(item)
+        else:
+            left_out.append(item)
+        if here:
+            seen.add(test)
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = kept
+
+
 def pytest_runtest_setup(item):
-    for name in ("cuda", "torch", "flax", "equinox", "haiku"):
+    for name in _OPTIONAL:
         if item.get_closest_marker(name) is None:
             continue
         reason = _missing(name)

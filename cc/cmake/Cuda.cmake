@@ -93,10 +93,6 @@ transconv_cuda_library(transconv_cuda_sm90
   SOURCES
     cc/cuda/launch/sm90_rolling_16bit.cu
     cc/cuda/launch/sm90_rolling_f32.cu
-    cc/cuda/launch/sm90_cells_f32.cu
-    cc/cuda/launch/sm90_cells_f32x3.cu
-    cc/cuda/launch/sm90_cells_f16.cu
-    cc/cuda/launch/sm90_cells_bf16.cu
     cc/cuda/launch/sm90_tile.cu
     cc/cuda/launch/sm90_tile_f32.cu
     cc/cuda/launch/sm90_tile_f32x3.cu

@@ -171,14 +171,19 @@ _FEW_PIXELS = {_FORWARD: 1 << 13, _INPUT: 1 << 14, _WEIGHT: 1 << 17}
 _LITTLE_WORK = 1 << 31  # multiply-adds
 _FEW_CHANNELS = 16
 _HALF_TILE = 32
+_ROW = 64
+_MOST_WASTE = 1.6
 
 
 def _strided_loses(pass_name: str, spec: Spec) -> str | None:
     g = spec.geometry
     if not spec.is_strided or g.dilation != (1, 1):
         return None
-    if pass_name == _WEIGHT:
-        return "a library's strided filter gradient is faster"
+    if (
+        pass_name == _WEIGHT
+        and max(spec.in_channels, spec.out_channels) > _MANY_CHANNELS
+    ):
+        return "a library's strided filter gradient of many channels is faster"
     if max(g.stride) > 2:
         return "a library's convolution of stride above 2 is faster"
     covered = all(k <= s for k, s in zip(spec.kernel_size, g.stride, strict=True))
@@ -203,8 +208,6 @@ def _hopper_loses(*fast_in_16_bits: str) -> Rule:
                 return f"fewer than {_FEW_CHANNELS} channels a group waste its tiles"
             return None
         if spec.dtype == "float32" and g.precision > Precision.DEFAULT:
-            if pass_name == _WEIGHT and max(channels) <= _HALF_TILE:
-                return f"{_HALF_TILE} channels waste three quarters of its tiles"
             return None  # the library falls back to kernels many times slower
         if g.layout == "NHWC":
             return "a library's channels-last convolution is faster"
@@ -220,9 +223,39 @@ def _hopper_loses(*fast_in_16_bits: str) -> Rule:
     return defers
 
 
-def _not_measured(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
-    del pass_name, spec, facts
-    return "it has not been measured yet"
+def _half_empty(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
+    del pass_name, facts
+    g = spec.geometry
+    if spec.dtype != "float32" or g.precision == Precision.DEFAULT or g.groups > 1:
+        return None
+    if max(spec.in_channels, spec.out_channels) <= _HALF_TILE:
+        return f"{_HALF_TILE} channels waste three quarters of its tiles"
+    return None
+
+
+def _short_rows(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
+    del pass_name, facts
+    if spec.in_size[1] < _ROW:
+        return f"rows of fewer than {_ROW} pixels do not fill its tiles"
+    return None
+
+
+def _half_strips(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
+    del facts
+    if pass_name == _INPUT:
+        columns = spec.in_size[1]
+    else:
+        columns = -(-spec.out_size[1] // spec.geometry.stride[1])
+    if columns > _ROW and -(-columns // _ROW) * _ROW > _MOST_WASTE * columns:
+        return f"rows of {columns} targets leave much of strips of {_ROW} empty"
+    return None
+
+
+def _packing_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
+    del pass_name, facts
+    if spec.taps < 2 * math.prod(spec.geometry.stride):
+        return "few taps read a pixel, which does not repay packing it"
+    return None
 
 
 _LIBRARY_CHANNELS = 8
@@ -267,31 +300,25 @@ CANDIDATES: tuple[Candidate, ...] = (
         "cuda:sm90_tile",
         (_FORWARD, _INPUT),
         _kernel("cuda:sm90_tile", _hopper),
-        _hopper_loses(),
+        _all(_half_strips, _hopper_loses()),
     ),
     Candidate(
         "cuda:sm90_wgrad_rolling",
         (_WEIGHT,),
         _kernel("cuda:sm90_wgrad_rolling", _hopper),
-        _hopper_loses(_WEIGHT),
-    ),
-    Candidate(
-        "cuda:sm90_wgrad",
-        (_WEIGHT,),
-        _kernel("cuda:sm90_wgrad", _hopper),
-        _hopper_loses(),
-    ),
-    Candidate(
-        "cuda:sm90_cells",
-        (_FORWARD, _INPUT),
-        _kernel("cuda:sm90_cells", _hopper),
-        _not_measured,
+        _all(_short_rows, _hopper_loses(_WEIGHT)),
     ),
     Candidate(
         "cuda:sm90_wgrad_cells",
         (_WEIGHT,),
         _kernel("cuda:sm90_wgrad_cells", _hopper),
-        _not_measured,
+        _all(_packing_loses, _hopper_loses()),
+    ),
+    Candidate(
+        "cuda:sm90_wgrad",
+        (_WEIGHT,),
+        _kernel("cuda:sm90_wgrad", _hopper),
+        _all(_half_empty, _hopper_loses()),
     ),
     Candidate("cuda:simt", targets.PASSES, _kernel("cuda:simt"), _library_wins),
     Candidate("cpu:depthwise", targets.PASSES, _kernel("cpu:depthwise")),

@@ -41,10 +41,19 @@ def _grid():
                     )
 
 
-@functools.lru_cache(maxsize=len(cases.WIDE))
-def _reference(case):
+def _compute_reference(case):
     data = case.data()
     return data, case.expected(data)
+
+
+# Every row meets every case of the table, which are small; the wide ones are not.
+_reference_of_table = functools.cache(_compute_reference)
+_reference_of_others = functools.lru_cache(maxsize=len(cases.WIDE))(_compute_reference)
+_TABLE = frozenset(cases.TABLE)
+
+
+def _reference(case):
+    return (_reference_of_table if case in _TABLE else _reference_of_others)(case)
 
 
 def program(case, pass_name: str, backend: str, **keywords):
@@ -215,13 +224,20 @@ def test_wide_rows(row, dtype):
     ran = set()
     for case in cases.WIDE:
         case = case.replace(dtype=dtype)
-        data, want = _reference(case)
+        if row.backend == "cpu" and case.h > 50:  # a GPU's blocks have that many rows
+            case = case.replace(h=13)
         spec = problem(case, row.backend, precision="default")
+        taken = [
+            pass_name
+            for pass_name in row.passes
+            if why_not(row, pass_name, spec, row.backend) is None
+        ]
+        if not taken:
+            continue
+        data, want = _reference(case)
         arrays = cases.put(case, data, device)
         arrays = dict(zip(("x", "w", "b", "dy"), arrays, strict=True))
-        for pass_name in row.passes:
-            if why_not(row, pass_name, spec, row.backend) is not None:
-                continue
+        for pass_name in taken:
             run, names = program(case, pass_name, row.name, precision="default")
             args = [arrays[n] for n in names]
             compiled = run.lower(*args).compile()
@@ -250,9 +266,7 @@ def test_magnitudes_that_change_down_an_image(row):
     band = 48 if row.name == "cuda:sm90_tile" else 16
     height = band * len(_MAGNITUDES)
     case = cases.Case("scales", 2, 16, 24, height, 200, 3, 3, padding=(1, 1))
-    # Packed cells have one scale for a whole tensor.
-    spread = 8 if row.name == "cuda:sm90_cells" else 1
-    scales = [0.0 if m is None else 2.0 ** (m / spread) for m in _MAGNITUDES]
+    scales = [0.0 if m is None else 2.0**m for m in _MAGNITUDES]
     data = case.data()
     x = data.x * np.repeat(scales, band)[:, None].astype(np.float32)
     data = dataclasses.replace(data, x=x, bias=np.zeros_like(data.bias))

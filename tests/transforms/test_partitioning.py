@@ -20,7 +20,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jax_transconv import conv_transpose2d, explain
+from jax_transconv import conv_transpose1d, conv_transpose2d, explain
 
 DENSE = cases.Case("sharded", 8, 8, 4, 16, 8, 4, 4, (2, 2), (1, 1))
 GROUPS = cases.Case("sharded_groups", 4, 8, 16, 6, 5, 3, 3, (2, 2), (1, 1), groups=4)
@@ -190,8 +190,9 @@ CUTS = {
 
 
 @pytest.mark.parametrize("name", CUTS)
-@pytest.mark.parametrize("backend", ["auto", "xla"])
-@pytest.mark.parametrize("autodiff", ["reverse", "both"])
+@pytest.mark.parametrize(
+    ("backend", "autodiff"), [("auto", "reverse"), ("xla", "both")]
+)
 def test_cut(name, backend, autodiff):
     """Shardings propagate, nothing is gathered, and the sums and halos are there."""
     case, specs, y_spec, forward, kinds = CUTS[name]
@@ -412,6 +413,122 @@ def test_a_training_step():
         got = compiled(placed, *images)
         for g, e in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
             oracle.assert_same(g, e, "float32", 4000)
+
+
+SAME = cases.Case("same_size", 8, 4, 4, 16, 8, 3, 3, (1, 1), (1, 1))
+
+
+def _scanned(f):
+    def run(x, w, b):
+        body = lambda h, _: (jnp.tanh(f(h, w, b)), None)  # noqa: E731
+        return jax.lax.scan(body, x, None, length=2)[0]
+
+    return run
+
+
+def _branched(f):
+    def run(x, w, b):
+        return jax.lax.cond(w.sum() < np.inf, f, lambda x, w, b: x, x, w, b)
+
+    return run
+
+
+def _looped(f):
+    """Forward only: JAX has no reverse mode of a while loop."""
+
+    def run(x, w, b):
+        body = lambda i, h: jnp.tanh(f(h, w, b))  # noqa: E731
+        return jax.lax.fori_loop(0, 2, body, x)
+
+    return run
+
+
+INSIDE = {
+    "scan": _scanned,
+    "cond": _branched,
+    "remat": jax.checkpoint,
+    "fori_loop": _looped,
+}
+
+
+@pytest.mark.parametrize("name", INSIDE)
+@pytest.mark.parametrize("spec", [P("a"), P(None, None, "a")], ids=["batch", "height"])
+def test_inside_of_control_flow(name, spec):
+    """A body is cut as the whole program would be: nothing is gathered."""
+    program = INSIDE[name](functools.partial(conv_transpose2d, **SAME.kwargs))
+
+    def run(x, w, b, dy):
+        y, pullback = jax.vjp(program, x, w, b)
+        return y, *pullback(dy)
+
+    args = place(SAME, make_mesh(), x=spec, dy=spec)
+    plain = tuple(np.asarray(a) for a in args)
+    compiled = jax.jit(run).lower(*args).compile()
+    halos = {"collective-permute"} if len(spec) > 1 else set()
+    assert set(collectives(compiled)) == {"all-reduce"} | halos
+    results = compiled(*args)
+    for result in results[:2]:
+        assert result.sharding.is_equivalent_to(args[0].sharding, 4)
+    for got, want in zip(results, jax.jit(run)(*plain), strict=True):
+        oracle.assert_same(got, want, SAME.dtype, 10 * SAME.reduction)
+
+
+@pytest.mark.parametrize("mapped", ["w", "xw"])
+def test_vmap_over_weights(mapped):
+    """The mapped axis joins the channels or is the groups: either may be cut."""
+    mesh = make_mesh()
+    members = [DENSE.replace(name=f"weights{i}").data() for i in range(4)]
+    b = jnp.asarray(members[0].bias)
+    w = jnp.stack([jnp.asarray(m.weight) for m in members])
+    x = jnp.stack([jnp.asarray(m.x) for m in members])
+    x, axis = (x, 0) if "x" in mapped else (x[0], None)
+    args = [jax.device_put(v, NamedSharding(mesh, P("a"))) for v in (x, w)]
+    args.append(jax.device_put(b, NamedSharding(mesh, P())))
+    if axis is None:  # its batch over the other axis of the mesh
+        args[0] = jax.device_put(x, NamedSharding(mesh, P("b")))
+    f = functools.partial(conv_transpose2d, **DENSE.kwargs)
+    compiled = jax.jit(jax.vmap(f, (axis, 0, None))).lower(*args).compile()
+    assert not {"all-gather", "all-to-all"} & set(collectives(compiled))
+    for i, y in enumerate(compiled(*args)):
+        one = members[i if "x" in mapped else 0].x
+        data = cases.Data(one, members[i].weight, members[0].bias, None)
+        want = oracle.forward(data.x, data.weight, data.bias, **DENSE.geometry)
+        oracle.assert_same(y, want, DENSE.dtype, DENSE.reduction)
+
+
+def test_fewer_axes():
+    """An image without a batch, and one-dimensional signals."""
+    mesh = make_mesh()
+    data = DENSE.data()
+    f = functools.partial(conv_transpose2d, **DENSE.kwargs)
+    x = jax.device_put(data.x[0], NamedSharding(mesh, P(None, "a")))
+    compiled = jax.jit(f).lower(x, data.weight, data.bias).compile()
+    assert set(collectives(compiled)) == {"collective-permute"}
+    want = f(data.x[:1], data.weight, data.bias)[0]
+    y = compiled(x, data.weight, data.bias)
+    oracle.assert_same(y, want, DENSE.dtype, DENSE.reduction)
+
+    g = functools.partial(conv_transpose1d, stride=2, padding=1)
+    signal, taps = data.x[..., 0], data.weight[..., 0]
+    for spec, kinds in ((P("a"), set()), (P(None, None, "a"), {"collective-permute"})):
+        x = jax.device_put(signal, NamedSharding(mesh, spec))
+        compiled = jax.jit(g).lower(x, taps, data.bias).compile()
+        assert set(collectives(compiled)) == kinds
+        want = g(signal, taps, data.bias)
+        oracle.assert_same(
+            compiled(x, taps, data.bias), want, DENSE.dtype, DENSE.reduction
+        )
+
+
+def test_an_axis_of_one_device():
+    """A mesh as programs have it that also run on one: nothing is exchanged."""
+    devices = jax.devices("cpu")[:2]
+    mesh = jax.make_mesh((1, 2), ("a", "b"), (AxisType.Auto,) * 2, devices=devices)
+    args = place(DENSE, mesh, x=P("b", None, "a"), dy=P("b", None, "a"))
+    compiled = jax.jit(passes(DENSE)).lower(*args).compile()
+    assert set(collectives(compiled)) == {"all-reduce"}
+    check(DENSE, compiled(*args))
+    assert explain(*args[:3], **DENSE.kwargs).cuts == ("batch over b",)
 
 
 _CACHE = """

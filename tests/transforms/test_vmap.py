@@ -52,7 +52,7 @@ def test_forward(case, subset, autodiff):
     values = members(case)
     axes = tuple(0 if n in subset else None for n in "xwb")
     args = [stack(values[n], 0) if n in subset else values[n][0] for n in "xwb"]
-    y = jax.vmap(bind(case, autodiff=autodiff), in_axes=axes)(*args)
+    y = jax.jit(jax.vmap(bind(case, autodiff=autodiff), in_axes=axes))(*args)
     for i in range(COUNT):
         one = [values[n][i if n in subset else 0] for n in "xwb"]
         want = bind(case, backend="xla")(*one)
@@ -79,7 +79,7 @@ def test_gradients(case, subset, autodiff):
     names = ("x", "w", "dy")
     axes = tuple(0 if n in subset else None for n in names)
     args = [stack(values[n], 0) if n in subset else values[n][0] for n in names]
-    got = jax.vmap(gradients, in_axes=axes)(*args)
+    got = jax.jit(jax.vmap(gradients, in_axes=axes))(*args)
     for i in range(COUNT):
         one = [values[n][i if n in subset else 0] for n in names]
         want = gradients(*one, f=bind(case, backend="xla"))

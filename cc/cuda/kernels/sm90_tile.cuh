@@ -30,7 +30,6 @@
 
 #include <cstdint>
 
-#include "cuda/kernels/sm90_tile_cells.cuh"
 #include "cuda/kernels/sm90_tile_gather.cuh"
 #include "cuda/kernels/sm90_tile_params.cuh"
 #include "cuda/kernels/store_rows.cuh"
@@ -79,7 +78,7 @@ __device__ void FeedWeights(const TileParams& p, Control& control, uint32_t ring
 
 // ---- Consumers ----
 
-template <typename T, int N, int RES, int ROWS, int PRODUCTS, bool CELLS>
+template <typename T, int N, int RES, int ROWS, int PRODUCTS>
 struct Consumer {
   using Operand = typename Element<T>::Operand;
   static constexpr bool kScaled = sizeof(T) == 4;
@@ -169,7 +168,7 @@ struct Consumer {
     for (int index = blockIdx.x; index < p.tiles; index += gridDim.x) {
       const Tile tile(p, index);
       const int first_tap = p.first_tap[tile.residue];
-      int exponent = kScaled && CELLS ? CellsExponent(*p.largest) : 0;
+      int exponent = 0;
 #pragma unroll
       for (int r = 0; r < RES; ++r) {
 #pragma unroll
@@ -181,8 +180,7 @@ struct Consumer {
       const int slabs = tile.taps > 0 ? p.slabs : 0;
       for (int slab = 0; slab < slabs; slab += p.depth) {
         ptx::BarrierWait(ptx::SharedAddress(&control.full[stage]), parity);
-        if constexpr (CELLS) ptx::FenceAsync();  // copies of threads are none of the async proxy
-        if constexpr (kScaled && !CELLS) {
+        if constexpr (kScaled) {
           // Sums so far carry the exponent of the stage before. Not conditional: a branch here
           // would make the compiler serialise the matrix instructions.
           const int now = control.exponent[stage];
@@ -326,7 +324,7 @@ struct Consumer {
   }
 };
 
-template <typename T, int N, int RES, int ROWS, int PRODUCTS, bool CELLS>
+template <typename T, int N, int RES, int ROWS, int PRODUCTS>
 __global__ void __launch_bounds__(kThreads, 1) TileKernel(const __grid_constant__ TileParams p) {
   extern __shared__ __align__(1024) uint8_t shared[];
   Control& control = *reinterpret_cast<Control*>(shared);
@@ -334,7 +332,7 @@ __global__ void __launch_bounds__(kThreads, 1) TileKernel(const __grid_constant_
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
   if (threadIdx.x == 0) {
     for (int i = 0; i < kMaxStages; ++i) {
-      ptx::BarrierInit(ptx::SharedAddress(&control.full[i]), CELLS ? kProducers : kProducerWarps);
+      ptx::BarrierInit(ptx::SharedAddress(&control.full[i]), kProducerWarps);
       ptx::BarrierInit(ptx::SharedAddress(&control.empty[i]), kConsumerWarps);
       ptx::BarrierInit(ptx::SharedAddress(&control.weight_full[i]), 1);
       ptx::BarrierInit(ptx::SharedAddress(&control.weight_empty[i]), kConsumerWarps);
@@ -345,14 +343,10 @@ __global__ void __launch_bounds__(kThreads, 1) TileKernel(const __grid_constant_
   if (warp < kProducerWarps) {
     ptx::RegistersDown<kProducerRegisters>();
     const CellTables tables{p, reinterpret_cast<uint32_t*>(shared + p.table_at), warp, lane};
-    if constexpr (CELLS) {
-      CellsProducer<PRODUCTS>{tables, control, base + kControlBytes}.Run();
-    } else {
-      GatherProducer<T, PRODUCTS>{
-          tables, control, base + kControlBytes,
-          base + static_cast<uint32_t>(p.raw_at + warp * kAhead * kCellBytes + 4 * lane)}
-          .Run();
-    }
+    Producer<T, PRODUCTS>{
+        tables, control, base + kControlBytes,
+        base + static_cast<uint32_t>(p.raw_at + warp * kAhead * kCellBytes + 4 * lane)}
+        .Run();
   } else if (warp == kProducerWarps) {
     ptx::RegistersDown<kProducerRegisters>();
     if (lane == 0) {
@@ -364,15 +358,15 @@ __global__ void __launch_bounds__(kThreads, 1) TileKernel(const __grid_constant_
     const int block = p.blocks == 2 ? group : 0;
     const int first_row = p.blocks == 2 ? 0 : group * (p.folded ? N / 8 : ROWS);
     T* staging = reinterpret_cast<T*>(shared + p.staging_at) + consumer * 8 * p.staging_pitch;
-    Consumer<T, N, RES, ROWS, PRODUCTS, CELLS>{p,
-                                               control,
-                                               base + kControlBytes,
-                                               base + static_cast<uint32_t>(p.weights_at),
-                                               staging,
-                                               block,
-                                               first_row,
-                                               consumer % 4,
-                                               lane}
+    Consumer<T, N, RES, ROWS, PRODUCTS>{p,
+                                        control,
+                                        base + kControlBytes,
+                                        base + static_cast<uint32_t>(p.weights_at),
+                                        staging,
+                                        block,
+                                        first_row,
+                                        consumer % 4,
+                                        lane}
         .Run();
   }
 }

@@ -13,7 +13,7 @@
 namespace transconv::cuda::sm90_tile {
 
 template <typename T, int PRODUCTS>
-struct GatherProducer : CellTables {
+struct Producer : CellTables {
   using Raw = typename Element<T>::Raw;
   static constexpr bool kScaled = sizeof(T) == 4, kAsync = sizeof(T) == 4;
 
@@ -85,7 +85,7 @@ struct GatherProducer : CellTables {
   // Rare, so a call; by value, so that the caller's state stays in registers.
   static __device__ __noinline__ int Redo(const TileParams& p, Control& control, uint32_t* places,
                                           Source source, uint32_t stage, int exponent, bool first) {
-    GatherProducer self{
+    Producer self{
         {p, places, static_cast<int>(threadIdx.x) / 32, static_cast<int>(threadIdx.x) % 32},
         control,
         0,

@@ -26,15 +26,13 @@ constexpr int kMaxStages = 8;
 constexpr int kTapBytes = 64 * kSlabChannels * 2;  // one packed operand of one tap
 
 struct TileParams {
-  const void* source;       // the image, or its cells (kernels/pack_cells.cuh)
-  const uint32_t* largest;  // cells of float32: bits of the largest magnitude
+  const void* source;
   void* target;
   const void* bias;        // null if there is none
   const uint8_t* weights;  // packed: [group][m block][row residue][slab][tap][operand][64 x 16]
   const float* scales;     // float32: what one packed weight unit of each target channel is worth
   int64_t source_batch;    // strides in bytes
   uint32_t source_channel, source_pixel;
-  int64_t source_group, source_chunk, source_low;  // cells: of a group, 8 channels, the low parts
   int64_t target_batch, target_channel, target_row, target_column;  // strides in elements
   int source_h, source_w, target_h, target_w;
   int source_step_h, source_step_w, target_step_h, target_step_w;

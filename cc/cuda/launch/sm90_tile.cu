@@ -1,4 +1,4 @@
-// The entries of the Hopper tile kernel: gathered from the image, and of packed cells.
+// The entries of the Hopper tile kernel.
 #include "cuda/call.h"
 #include "cuda/launch/sm90_tile_launch.cuh"
 
@@ -6,32 +6,29 @@ namespace transconv::cuda {
 namespace sm90_tile {
 namespace {
 
-template <bool CELLS>
 const char* Supports(Pass pass, const Problem& problem, DType dtype) {
   Programme g{};
-  return Choose(problem, pass, dtype, CELLS, &g);
+  return Choose(problem, pass, dtype, &g);
 }
 
-template <bool CELLS>
 int64_t Workspace(Pass pass, const Problem& problem, DType dtype) {
   Programme g{};
-  return Choose(problem, pass, dtype, CELLS, &g) == nullptr ? g.workspace_bytes : -1;
+  return Choose(problem, pass, dtype, &g) == nullptr ? g.workspace_bytes : -1;
 }
 
-template <bool CELLS>
 cudaError_t Launch(const Call& call) {
   Programme g{};
-  if (Choose(call.problem, call.pass, call.dtype, CELLS, &g) != nullptr) {
+  if (Choose(call.problem, call.pass, call.dtype, &g) != nullptr) {
     return cudaErrorNotSupported;
   }
   switch (call.dtype) {
     case DType::kF32:
-      return g.shape.products == 3 ? LaunchShapes<float, 3, CELLS>(call, g)
-                                   : LaunchShapes<float, 1, CELLS>(call, g);
+      return g.shape.products == 3 ? LaunchShapes<float, 3>(call, g)
+                                   : LaunchShapes<float, 1>(call, g);
     case DType::kF16:
-      return LaunchShapes<__half, 1, CELLS>(call, g);
+      return LaunchShapes<__half, 1>(call, g);
     case DType::kBF16:
-      return LaunchShapes<__nv_bfloat16, 1, CELLS>(call, g);
+      return LaunchShapes<__nv_bfloat16, 1>(call, g);
     default:
       return cudaErrorNotSupported;
   }
@@ -40,9 +37,7 @@ cudaError_t Launch(const Call& call) {
 }  // namespace
 }  // namespace sm90_tile
 
-const KernelEntry kCudaSm90TileEntry = {Algorithm::kCudaSm90Tile, sm90_tile::Supports<false>,
-                                        sm90_tile::Workspace<false>, sm90_tile::Launch<false>};
-const KernelEntry kCudaSm90CellsEntry = {Algorithm::kCudaSm90Cells, sm90_tile::Supports<true>,
-                                         sm90_tile::Workspace<true>, sm90_tile::Launch<true>};
+const KernelEntry kCudaSm90TileEntry = {Algorithm::kCudaSm90Tile, sm90_tile::Supports,
+                                        sm90_tile::Workspace, sm90_tile::Launch};
 
 }  // namespace transconv::cuda

@@ -3,6 +3,6 @@
 
 namespace transconv::cuda::sm90_tile {
 
-template cudaError_t LaunchShapes<__half, 1, false>(const Call& call, const Programme& g);
+template cudaError_t LaunchShapes<__half, 1>(const Call& call, const Programme& g);
 
 }  // namespace transconv::cuda::sm90_tile

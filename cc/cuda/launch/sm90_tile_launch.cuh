@@ -12,7 +12,6 @@
 #include "cuda/call.h"
 #include "cuda/kernels/pack_weights.cuh"
 #include "cuda/kernels/sm90_tile.cuh"
-#include "cuda/launch/pack_cells_launch.cuh"
 #include "cuda/launch/sm90_limits.h"
 
 namespace transconv::cuda::sm90_tile {
@@ -21,7 +20,9 @@ constexpr int kMinStages = 2;
 constexpr int kPreferredStages = 5;
 constexpr int kPreferredDepthStages = 3;
 
-constexpr int kFoldColumns = 64;  // where whole rows are stored faster
+// Columns up to which folded tiles pay: where whole rows are stored faster, and where a lane stores
+// vectors and tiles meet between sectors.
+constexpr int kFoldColumns = 64, kFoldSectors = 128;
 
 // One instantiation of the kernel.
 struct Shape {
@@ -39,7 +40,6 @@ struct Shape {
 
 // How a shape is used.
 struct Use {
-  bool cells;   // copies cells, instead of gathering them from the image
   int blocks;   // of 64 target channels in a tile, 1 or 2
   bool folded;  // instructions take N / 8 rows of 8 columns
 };
@@ -53,32 +53,31 @@ struct Programme {
   int m_per_group, k_per_group, m_blocks, slabs, depth;
   int strip, lead, tiles_x, tiles_y;
   int64_t tiles;
-  CellsOf cells;
   int chunk_taps, stages, chunk_pitch, low_at, stage_bytes, weight_bytes, block_bytes,
       staging_pitch;
   int weight_stages;
   int weights_at, staging_at, table_at, raw_at, shared_bytes;
-  int64_t packed_bytes, cells_at, workspace_bytes;
+  int64_t packed_bytes, workspace_bytes;
 };
 
 // Units of a producer warp in one stage; those in registers come in whole rounds.
 inline int UnitsPerWarp(const Programme& g, int element, int depth) {
   const int64_t units = CeilDiv(2 * depth * CeilDiv(g.plan.cells, 32), kProducerWarps);
-  const bool rounds = element == 2 && !g.use.cells;
+  const bool rounds = element == 2;
   return static_cast<int>(rounds ? CeilDiv(units, kUnits) * kUnits : units);
 }
 
 // How many slabs make a stage. What is in flight hides the latency of loads, and it is no more than
 // one stage; and every stage costs barriers, about as long as some loads.
 inline int DepthOf(const Programme& g, int element, int bytes) {
-  const double stage_units = g.use.cells ? 8.0 : 2.0;  // of a warp
+  const double stage_units = 2.0;  // of a warp
   int best = 1;
   double least = std::numeric_limits<double>::infinity();
   for (int depth = 1; depth <= kMaxDepth && depth < 2 * g.slabs; depth *= 2) {
     const int64_t stage = int64_t{2} * (g.shape.products == 1 ? 1 : 2) * depth * g.chunk_pitch;
     if (depth > 1 && kPreferredDepthStages * stage > bytes) break;
     const int units = UnitsPerWarp(g, element, depth);
-    const bool ahead = element == 4 && !g.use.cells;
+    const bool ahead = element == 4;
     const double missing = ahead ? kAhead - AheadOf(units, kAhead) : 0;
     const double cost = CeilDiv(g.slabs, depth) * (units + missing + stage_units);
     if (cost < least) {
@@ -87,6 +86,14 @@ inline int DepthOf(const Programme& g, int element, int bytes) {
     }
   }
   return best;
+}
+
+// Whether a lane's targets of a row, two columns with all their residues, are aligned and
+// contiguous.
+inline bool StoresVectors(const Problem& q, const Programme& g) {
+  const auto& w = g.plan.w;
+  return q.layout == Layout::kNCHW && w.residues == w.target_step && w.residues == g.shape.res &&
+         w.target % (2 * g.shape.res) == 0;
 }
 
 // Fills the programme for one use of a shape; returns why it does not fit, or null.
@@ -100,11 +107,15 @@ inline const char* MakeProgramme(const Problem& q, Pass pass, DType dtype, const
   if (!MakeTilePlan(q, pass, g.rows, g.columns, &g.plan)) {
     return "the kernel or the stride is too large for a tile programme";
   }
-  if (use.folded && g.plan.max_target_columns() > kFoldColumns) return "rows are long enough";
+  // Neighbouring tiles that write halves of one sector are slow.
+  const int element = static_cast<int>(ByteWidth(dtype));
+  const bool sectors = StoresVectors(q, g) && g.plan.w.target * element % 32 == 0;
+  if (use.folded && g.plan.max_target_columns() > (sectors ? kFoldSectors : kFoldColumns)) {
+    return "rows are long enough";
+  }
   if (!g.plan.PlacesFit()) return "the halo of a tile exceeds shared memory";
   if (g.plan.w.residues > shape.res) return "more column residues than accumulators";
   const bool forward = pass == Pass::kForward;
-  const int element = static_cast<int>(ByteWidth(dtype));
   g.m_per_group = static_cast<int>(forward ? q.out_per_group() : q.in_per_group());
   g.k_per_group = static_cast<int>(forward ? q.in_per_group() : q.out_per_group());
   g.m_blocks = static_cast<int>(CeilDiv(g.m_per_group, 64));
@@ -132,7 +143,7 @@ inline const char* MakeProgramme(const Problem& q, Pass pass, DType dtype, const
   g.staging_pitch = StagingPitch(shape.n * static_cast<int>(g.plan.w.target_step), element);
   const int staging =
       q.layout == Layout::kNCHW && !use.folded ? kConsumerWarps * 8 * g.staging_pitch * element : 0;
-  const int raw = element == 4 && !use.cells ? kProducerWarps * kAhead * kCellBytes : 0;
+  const int raw = element == 4 ? kProducerWarps * kAhead * kCellBytes : 0;
   const int table = 4 * 4 * 32 * static_cast<int>(CeilDiv(g.plan.cells, 32) + 1);
   // Two stages of weights where three leave too little for cells.
   int free = 0;
@@ -159,13 +170,8 @@ inline const char* MakeProgramme(const Problem& q, Pass pass, DType dtype, const
                                shape.products * kTapBytes,
                            256) *
                    256;
-  const auto whole = [](int64_t bytes) { return CeilDiv(bytes, 256) * 256; };
-  g.cells_at = g.packed_bytes + whole(dtype == DType::kF32 ? 4 * q.groups * g.m_per_group : 0);
-  g.cells = CellsOf(q, dtype, forward);
-  if (use.cells) {
-    if (const char* reason = g.cells.TooLarge()) return reason;
-  }
-  g.workspace_bytes = g.cells_at + (use.cells ? g.cells.bytes() : 0);
+  const int64_t scales = dtype == DType::kF32 ? 4 * q.groups * g.m_per_group : 0;
+  g.workspace_bytes = g.packed_bytes + CeilDiv(scales, int64_t{256}) * 256;
   *result = g;
   return nullptr;
 }
@@ -184,11 +190,11 @@ inline double Waste(const Programme& g) {
   const double feed = (g.shape.n == 32 ? 1.5 : 1.0) + (g.use.folded ? 0.1 : 0.0);
   // Accumulators of residues that are not there are idle: only where no full tile fits.
   const double idle = g.plan.w.residues <= g.shape.res / 2 ? 2.0 : 1.0;
-  return columns * rows * channels * (feed + (g.use.cells ? 0.2 : 0.5) * halo) * idle;
+  return columns * rows * channels * (feed + 0.5 * halo) * idle;
 }
 
 // The best programme of a problem; returns why there is none, or null.
-inline const char* Choose(const Problem& q, Pass pass, DType dtype, bool cells, Programme* best) {
+inline const char* Choose(const Problem& q, Pass pass, DType dtype, Programme* best) {
   if (pass == Pass::kGradWeight) return "computes no weight gradient";
   if (dtype == DType::kF64) return "has no float64 instructions";
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
@@ -198,8 +204,7 @@ inline const char* Choose(const Problem& q, Pass pass, DType dtype, bool cells, 
   double least = std::numeric_limits<double>::infinity();
   const auto consider = [&](Shape shape) {
     if (shape.products != products) return;
-    for (const Use& use :
-         {Use{cells, 1, false}, Use{cells, 2, false}, Use{cells, 1, true}, Use{cells, 2, true}}) {
+    for (const Use& use : {Use{1, false}, Use{2, false}, Use{1, true}, Use{2, true}}) {
       Programme g;
       const char* why = MakeProgramme(q, pass, dtype, shape, use, &g);
       if (why == nullptr && g.tiles > kMax - 65536) why = "more than 2^31 tiles";
@@ -237,17 +242,6 @@ inline void FillParams(const Call& call, const Programme& g, TileParams* p) {
   p->source_batch = source_channels * source_size * element;
   p->source_channel = static_cast<uint32_t>((first ? source_size : 1) * element);
   p->source_pixel = static_cast<uint32_t>((first ? 1 : source_channels) * element);
-  if (g.use.cells) {
-    const CellsOf& cells = g.cells;
-    const uint8_t* const packed = static_cast<const uint8_t*>(call.workspace) + g.cells_at;
-    if (!cells.direct) p->source = packed + 256;
-    p->largest = reinterpret_cast<const uint32_t*>(packed);
-    p->source_batch = cells.image();
-    p->source_group = cells.group();
-    p->source_chunk = cells.chunk();
-    p->source_pixel = static_cast<uint32_t>(cells.pixel());
-    p->source_low = cells.low();
-  }
   p->target_batch = target_channels * target_size;
   p->target_channel = first ? target_size : 1;
   p->target_column = first ? 1 : target_channels;
@@ -279,8 +273,7 @@ inline void FillParams(const Call& call, const Programme& g, TileParams* p) {
   p->lead = g.lead;
   p->folded = g.use.folded;
   p->channels_first = first;
-  const bool whole = plan.w.residues == plan.w.target_step && plan.w.residues == g.shape.res;
-  p->vectors = first && whole && g.lead == 0 && plan.w.target % (2 * g.shape.res) == 0;
+  p->vectors = g.lead == 0 && StoresVectors(q, g);
   p->group_pitch = g.use.folded ? 16 * plan.halo_columns : 128;
   p->row_cells = g.use.folded ? 8 : plan.halo_columns;
   p->halo_rows = plan.halo_rows;
@@ -350,22 +343,15 @@ cudaError_t LaunchPack(const Call& call, const Programme& g) {
   return cudaGetLastError();
 }
 
-template <typename T, int N, int RES, int ROWS, int PRODUCTS, bool CELLS>
+template <typename T, int N, int RES, int ROWS, int PRODUCTS>
 cudaError_t LaunchTile(const Call& call, const Programme& g) {
   cudaError_t status = LaunchPack<T, PRODUCTS>(call, g);
   if (status != cudaSuccess) return status;
-  if constexpr (CELLS) {
-    const void* const source = call.pass == Pass::kForward ? call.x : call.y;
-    status = LaunchPackCells<T, PRODUCTS, 2048>(g.cells, call.problem.layout, source,
-                                                static_cast<uint8_t*>(call.workspace) + g.cells_at,
-                                                call.stream);
-    if (status != cudaSuccess) return status;
-  }
   int device = 0, multiprocessors = 0;
   if ((status = cudaGetDevice(&device)) != cudaSuccess) return status;
   status = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
   if (status != cudaSuccess) return status;
-  auto* kernel = TileKernel<T, N, RES, ROWS, PRODUCTS, CELLS>;
+  auto* kernel = TileKernel<T, N, RES, ROWS, PRODUCTS>;
   status =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, g.shared_bytes);
   if (status != cudaSuccess) return status;
@@ -378,12 +364,12 @@ cudaError_t LaunchTile(const Call& call, const Programme& g) {
 
 // All shapes of one element type, number of products and kind of producer; instantiated in files of
 // their own.
-template <typename T, int PRODUCTS, bool CELLS>
+template <typename T, int PRODUCTS>
 cudaError_t LaunchShapes(const Call& call, const Programme& g) {
 #define TRANSCONV_LAUNCH_IF(N, RES, ROWS, COUNT)                        \
   if constexpr (COUNT == PRODUCTS) {                                    \
     if (g.shape.n == N && g.shape.res == RES && g.shape.rows == ROWS) { \
-      return LaunchTile<T, N, RES, ROWS, PRODUCTS, CELLS>(call, g);     \
+      return LaunchTile<T, N, RES, ROWS, PRODUCTS>(call, g);            \
     }                                                                   \
   }
   TRANSCONV_SM90_TILE_SINGLE(TRANSCONV_LAUNCH_IF)
@@ -391,9 +377,8 @@ cudaError_t LaunchShapes(const Call& call, const Programme& g) {
 #undef TRANSCONV_LAUNCH_IF
   return cudaErrorInvalidValue;
 }
-#define TRANSCONV_DECLARE(T, PRODUCTS)                                                         \
-  extern template cudaError_t LaunchShapes<T, PRODUCTS, false>(const Call&, const Programme&); \
-  extern template cudaError_t LaunchShapes<T, PRODUCTS, true>(const Call&, const Programme&);
+#define TRANSCONV_DECLARE(T, PRODUCTS) \
+  extern template cudaError_t LaunchShapes<T, PRODUCTS>(const Call&, const Programme&);
 TRANSCONV_DECLARE(float, 1)
 TRANSCONV_DECLARE(float, 3)
 TRANSCONV_DECLARE(__half, 1)

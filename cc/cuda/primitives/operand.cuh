@@ -39,6 +39,7 @@ struct Element<__nv_bfloat16> {
 constexpr uint32_t kWindowLow = 0x2c00;   // 2^-4
 constexpr uint32_t kWindowHigh = 0x7800;  // 2^15
 constexpr int kTargetExponent = 12;       // a fresh scale puts the maximum at 2^12 or above
+constexpr int kCellsHeadroom = 2;         // of one scale for everything: the maximum at 2^14
 constexpr int kMinExponent = -100;        // of the data: the scale itself stays representable
 
 __device__ __forceinline__ float PowerOfTwo(int exponent) {
@@ -109,9 +110,10 @@ __device__ __forceinline__ int NeededExponent(uint32_t largest_bits, int exponen
   return may_fall ? needed : max(needed, exponent);
 }
 
-// The exponent of cells that were packed with one scale, from their largest magnitude's bits.
+// The exponent of cells that were packed with one scale, from their largest magnitude's bits. As
+// nothing larger can follow, they take what float16 has above a fresh scale.
 __device__ __forceinline__ int CellsExponent(uint32_t largest_bits) {
-  return NeededExponent(largest_bits, kMinExponent, true);
+  return NeededExponent(largest_bits, kMinExponent + kCellsHeadroom, true) - kCellsHeadroom;
 }
 
 // One cell: eight channels in 16 bits, and for three products the part that rounding cut off, times

@@ -1,8 +1,0 @@
-// The Hopper tile kernel of cells, in bfloat16.
-#include "cuda/launch/sm90_tile_launch.cuh"
-
-namespace transconv::cuda::sm90_tile {
-
-template cudaError_t LaunchShapes<__nv_bfloat16, 1, true>(const Call& call, const Programme& g);
-
-}  // namespace transconv::cuda::sm90_tile
