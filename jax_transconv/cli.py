@@ -309,7 +309,7 @@ def doctor(args: argparse.Namespace) -> Outcome:
     for name in path.split("."):
         found = getattr(found, name)
     shapes = [_shape_of(text) for text in args.shapes]
-    report = diagnose(found, tuple(shapes), {}, args.platform)
+    report = diagnose(found, tuple(shapes), {}, args.platform, args.measure)
     return Outcome(_report_data(report), str(report))
 
 
@@ -338,6 +338,9 @@ def _report_data(report: Report) -> dict[str, Any]:
                 "plans": None
                 if f.explanation is None
                 else {name: p.row for name, p in f.explanation.plans.items()},
+                "gains": {
+                    name: dataclasses.asdict(gain) for name, gain in f.gains.items()
+                },
             }
             for f in report.findings
         ],
@@ -431,6 +434,9 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("function", help="module:function; it is traced, not run")
     command.add_argument(
         "shapes", nargs="*", help="of its arguments: [dtype:]n,n,..., e.g. 2,3,32,32"
+    )
+    command.add_argument(
+        "--measure", action="store_true", help="time each, as XLA runs it and here"
     )
     add_platform(command)
 

@@ -5,6 +5,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/setup.sh test
-# Torch and Flax were just installed: a test that skips for want of them is a failure.
-export TRANSCONV_REQUIRE=${TRANSCONV_REQUIRE-cpu,torch,flax}
+# These were just installed: a test that skips for want of them is a failure.
+export TRANSCONV_REQUIRE=${TRANSCONV_REQUIRE-cpu,torch,flax,equinox,haiku}
 exec pytest --numprocesses "${WORKERS:-2}" "$@"

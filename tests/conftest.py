@@ -3,8 +3,8 @@
 The same command runs everywhere. On a machine with a GPU that is the default device
 and the tests marked ``cuda`` run too; elsewhere they are skipped.
 ``TRANSCONV_REQUIRE`` (a comma-separated list of ``cuda``, ``cpu``, ``torch``,
-``flax``) turns the skip for want of that thing into a failure, so that a machine
-which should have it cannot pass by skipping.
+``flax``, ``equinox``, ``haiku``) turns the skip for want of that thing into a failure,
+so that a machine which should have it cannot pass by skipping.
 
 ``TRANSCONV_SAMPLE=4`` runs one case in four of every parametrized test, and every test
 at least once: for a second interpreter, after another has run them all.
@@ -55,7 +55,11 @@ _MARKERS = {
     "slow": "takes more than a few seconds",
     "torch": "compares with PyTorch",
     "flax": "needs flax",
+    "equinox": "needs equinox",
+    "haiku": "needs haiku",
 }
+# Of these, what a machine may lack.
+_OPTIONAL = ("cuda", "torch", "flax", "equinox", "haiku")
 
 
 def pytest_configure(config):
@@ -95,7 +99,7 @@ def pytest_collection_modifyitems(config, items):
         # A case for another machine does not count as the test's one.
         here = all(
             _missing(name) is None
-            for name in ("cuda", "torch", "flax")
+            for name in _OPTIONAL
             if item.get_closest_marker(name)
         )
         drawn = zlib.crc32(item.nodeid.encode()) % one_in == 0
@@ -110,7 +114,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_runtest_setup(item):
-    for name in ("cuda", "torch", "flax"):
+    for name in _OPTIONAL:
         if item.get_closest_marker(name) is None:
             continue
         reason = _missing(name)

@@ -179,6 +179,11 @@ def test_doctor(in_directory, capsys):
     assert finding["status"] == "taken"
     assert finding["shapes"] == [[2, 4, 5, 3], [3, 3, 3, 8], [2, 8, 10, 8]]
     assert set(finding["plans"]) == set(targets.PASSES)
+    assert set(finding["gains"]) == set(targets.PASSES)
+    assert finding["gains"]["grad_weight"]["seconds"] is None
+    _, data = as_json(capsys, *words, "--measure")
+    (finding,) = data["findings"]
+    assert all(len(gain["seconds"]) == 2 for gain in finding["gains"].values())
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,12 @@
-"""Layers for Flax: `jax_transconv.nn.linen` and `jax_transconv.nn.nnx`.
+"""Layers for Flax (`linen`, `nnx`), Equinox (`equinox`) and Haiku (`haiku`).
 
-Each is imported when it is first asked for, since Flax is optional.
+Each module is imported when it is first asked for, since the packages are optional.
 """
 
 import importlib
 from types import ModuleType
 
-_LAYERS = ("linen", "nnx")
+_LAYERS = ("equinox", "haiku", "linen", "nnx")
 
 
 def __getattr__(name: str) -> ModuleType:

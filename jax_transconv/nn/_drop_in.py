@@ -1,9 +1,10 @@
-"""What stands in for Flax's own `ConvTranspose`: its arguments, in our terms.
+"""What stands in for other packages' own layers: their arguments, in our terms.
 
 Flax holds a kernel as (*spatial, C_in, C_out) and does not flip it, or, with
 `transpose_kernel`, as (*spatial, C_out, C_in), which is flipped. Explicit padding pads
-the stretched input, so that it is our crop ``extent - 1 - padding``. A 1-D image is one
-of height 1.
+the stretched input, so that it is our crop ``extent - 1 - padding``. Equinox and Haiku
+hold a kernel as that of an ordinary convolution of the stretched input, with the output
+channels first; Equinox's padding is our crop.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_transconv.api import conv_transpose2d
-from jax_transconv.spec import valid_crop
+from jax_transconv.api import conv_transpose1d, conv_transpose2d
+from jax_transconv.spec import DTYPES, valid_crop
 
 OP = "ConvTranspose"
 
-# Forward mode works with Flax's layers, so it must with what replaces them.
+# Forward mode works with the layers that these replace, so it must with ours.
 _AUTODIFF = "both"
 
 
@@ -30,14 +31,54 @@ def takes(kernel_size: int | Sequence[int], preferred_element_type: Any) -> bool
     return rank in (1, 2) and preferred_element_type is None
 
 
-def masked(kernel: jax.Array, mask: Any) -> jax.Array:
+def takes_operands(rank: int, *operands: jax.Array | None) -> bool:
+    """Whether arrays of a layer of so many axes are ours, if they are of one dtype."""
+    dtypes = {a.dtype.name for a in operands if a is not None}
+    return rank in (1, 2) and len(dtypes) == 1 and dtypes <= set(DTYPES)
+
+
+def convolve(
+    x: jax.Array,
+    weight: jax.Array,
+    bias: jax.Array | None,
+    *,
+    channels_last: bool,
+    **arguments: Any,
+) -> jax.Array:
+    """`conv_transpose1d` or `conv_transpose2d`, as the rank of the weight says."""
+    rank = weight.ndim - 2
+    layout = ("NLC", "NHWC") if channels_last else ("NCL", "NCHW")
+    function = conv_transpose1d if rank == 1 else conv_transpose2d
+    return function(
+        x, weight, bias, layout=layout[rank - 1], autodiff=_AUTODIFF, **arguments
+    )
+
+
+def weight_of_convolution(kernel: jax.Array, groups: int) -> jax.Array:
+    """Our weight for the kernel of an ordinary convolution of the stretched input.
+
+    Args:
+        kernel: (C_out, C_in // groups, *spatial), not flipped.
+        groups: number of channel groups.
+
+    Returns:
+        (C_in, C_out // groups, *spatial), flipped.
+    """
+    kernel = jnp.flip(kernel, tuple(range(2, kernel.ndim)))
+    c_out, c_in, *size = kernel.shape  # c_in of one group
+    kernel = kernel.reshape(groups, c_out // groups, c_in, *size)
+    kernel = jnp.swapaxes(kernel, 1, 2)
+    return kernel.reshape(groups * c_in, c_out // groups, *size)
+
+
+def masked(kernel: jax.Array, mask: Any, layer: str = OP) -> jax.Array:
     """The kernel with its masked elements at zero."""
     if mask is None:
         return kernel
     if mask.shape != kernel.shape:
         raise ValueError(
-            f"{OP}: mask must have the shape of the kernel, got mask {mask.shape} and "
-            f"kernel {kernel.shape}.\nResolution: make the mask with that shape."
+            f"{layer}: mask must have the shape of the kernel, got mask {mask.shape} "
+            f"and kernel {kernel.shape}.\nResolution: make the mask with that shape."
         )
     return kernel * mask
 
@@ -53,7 +94,7 @@ def conv_transpose(
     transpose_kernel: bool,
     precision: Any,
 ) -> jax.Array:
-    """What both layers compute, with Flax's numbers.
+    """What both of Flax's layers compute, with its numbers.
 
     Args:
         x: (*batch, *spatial, C_in), with one or two spatial axes.
@@ -86,26 +127,22 @@ def conv_transpose(
     else:
         crop = _crop(padding, extents)
 
-    if rank == 1:  # an axis of height 1
-        x, kernel = x[:, None], kernel[None]
-        stride, dilation = (1, *stride), (1, *dilation)
-        crop = crop if isinstance(crop, str) else [(0, 0), *crop]
+    spatial = tuple(range(rank))
     if transpose_kernel:
-        weight = kernel.transpose(3, 2, 0, 1)
+        weight = kernel.transpose(rank + 1, rank, *spatial)
     else:
-        weight = kernel[::-1, ::-1].transpose(2, 3, 0, 1)
-    y = conv_transpose2d(
+        weight = jnp.flip(kernel, spatial).transpose(rank, rank + 1, *spatial)
+    y = convolve(
         x,
         weight,
         bias,
         stride=stride,
         padding=crop,
         dilation=dilation,
-        layout="NHWC",
+        channels_last=True,
         precision=precision,
-        autodiff=_AUTODIFF,
     )
-    return y.reshape(*batch, *y.shape[3 - rank :])
+    return y.reshape(*batch, *y.shape[1:])
 
 
 def _per_axis(name: str, value: int | Sequence[int] | None, rank: int) -> tuple:

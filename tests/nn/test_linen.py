@@ -266,12 +266,21 @@ def test_rank_message(linen):
     assert str(caught.value) == message
 
 
-@pytest.mark.parametrize("name", ["linen", "nnx"])
-def test_without_flax(name):
+@pytest.mark.parametrize(
+    ("name", "package", "words"),
+    [
+        ("linen", "flax", "linen and nnx need Flax, which is"),
+        ("nnx", "flax", "linen and nnx need Flax, which is"),
+        ("equinox", "equinox", "equinox needs Equinox, which is"),
+        ("haiku", "haiku", "haiku needs Haiku, which is"),
+    ],
+)
+def test_without_a_package(name, package, words):
     """The rest of the package works, and the error names the extra to install."""
     program = f"""
 import sys
-sys.modules["flax"] = sys.modules["torch"] = None
+for name in ("flax", "equinox", "haiku", "torch"):
+    sys.modules[name] = None
 import jax_transconv.nn, jax_transconv.torch_compat
 try:
     jax_transconv.nn.{name}
@@ -282,15 +291,15 @@ except ImportError as error:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout == (
-        "jax_transconv.nn: linen and nnx need Flax, which is not installed.\n"
-        "Resolution: pip install 'jax-transconv[flax]'.\n"
+        f"jax_transconv.nn: {words} not installed.\n"
+        f"Resolution: pip install 'jax-transconv[{package}]'.\n"
     )
 
 
 def test_layers_are_imported_on_demand():
     import jax_transconv.nn
 
-    assert {"linen", "nnx"} <= set(dir(jax_transconv.nn))
+    assert {"equinox", "haiku", "linen", "nnx"} <= set(dir(jax_transconv.nn))
     assert jax_transconv.nn.nnx.__name__ == "jax_transconv.nn.nnx"
-    with pytest.raises(AttributeError, match=r"'jax_transconv\.nn' has no .* 'haiku'"):
-        _ = jax_transconv.nn.haiku
+    with pytest.raises(AttributeError, match=r"'jax_transconv\.nn' has no .* 'keras'"):
+        _ = jax_transconv.nn.keras

@@ -30,7 +30,54 @@ def test_rows_are_those_of_explain(capsys):
     assert finding.explanation == expected
     assert finding.shapes == (X.shape, W.shape, (2, 8, 15, 8))
     assert text.startswith("1 transposed convolution on cpu: 1 for accelerate to take")
-    assert f"forward {expected.plans['forward'].row}, " in text
+    (line,) = [t for t in text.splitlines() if t.strip().startswith("forward")]
+    assert line.split()[:3] == [
+        "forward",
+        "xla:dilated",
+        expected.plans["forward"].row,
+    ]
+
+
+def test_expected_gain(capsys):
+    """XLA multiplies as many products as a stretched input has elements."""
+    (finding,) = doctor(up, X, W, platform="cpu").findings
+    assert {name: gain.now for name, gain in finding.gains.items()} == {
+        "forward": "xla:dilated",
+        "grad_input": "xla:strided",
+        "grad_weight": "stretched filter",
+    }
+    assert finding.gains["grad_input"].products == 1
+    assert finding.gains["grad_weight"].products == 6  # 2 * 3, the strides
+    assert all(gain.seconds is None for gain in finding.gains.values())
+    text = capsys.readouterr().out
+    assert "expected gain" in text
+    assert "6.0 times fewer products" in text
+
+
+def test_measured_gain(capsys):
+    gradient = jax.grad(lambda x, w: up(x, w).sum(), 1)
+    forward, weight = doctor(gradient, X, W, measure=True).findings
+    assert list(forward.gains) == ["forward", "grad_input", "grad_weight"]
+    assert list(weight.gains) == ["grad_weight"]
+    for finding in (forward, weight):
+        for gain in finding.gains.values():
+            assert min(gain.seconds) > 0
+    text = capsys.readouterr().out
+    assert "measured gain" in text
+    assert " times as fast: " in text
+
+
+def test_gain_of_symbolic_sizes():
+    n, h = jax.export.symbolic_shape("n, h")
+    x = jax.ShapeDtypeStruct((n, h, 5, 3), jnp.float32)
+    (finding,) = doctor(up, x, W, measure=True).findings
+    assert str(finding.gains["grad_weight"]) == "sizes are symbolic"
+
+
+def test_measures_only_here():
+    elsewhere = "cuda" if jax.default_backend() == "cpu" else "cpu"
+    with pytest.raises(ValueError, match=r"measure runs on the default device.*\n.*"):
+        doctor(up, X, W, platform=elsewhere, measure=True)
 
 
 def test_a_weight_gradient_is_one():
