@@ -5,7 +5,8 @@ group, height and width. Arrays that share a factor are cut alike along it. A fa
 that a pass sums over costs one all-reduce of the result. Height and width exchange
 halos with their neighbours, where a shard of the output is just the stride times a
 shard of the input; otherwise, and where a halo is larger than a shard, they are
-gathered.
+gathered. What a halo adds to a shard's result is computed apart, in a few rows, so
+that no image is copied to have the halo beside it.
 
 Under `jax.jit` the partitioner of XLA asks for this (`partitioned`). Inside
 `jax.shard_map` the caller has cut the arrays, and what remains is their type
@@ -416,36 +417,129 @@ def _shard(
     if "g" in cut.axes:
         count = math.prod(mesh[a] for a in cut.axes["g"])
         geometry = geometry.with_groups(geometry.groups // count)
-    for axis, factor in enumerate((_HEIGHT, _WIDTH)):
-        if factor in cut.axes:
-            halos = _halos(spec, pass_name, axis)
-            count = math.prod(mesh[a] for a in cut.axes[factor])
-            dim = geometry.spatial_axes[axis]
-            first = _with_halos(first, dim, halos, cut.axes[factor], count)
-            geometry = _crop_halos(geometry, pass_name, axis, halos)
     summed = tuple(
         a for f, axes in cut.axes.items() if f in _summed(spec, pass_name) for a in axes
     )
     if pass_name == "forward" and summed and len(rest) == 2:
         w, b = rest
         rest = [w, jnp.where(lax.axis_index(summed) == 0, b, jnp.zeros_like(b))]
+    spatial = [a for a, factor in enumerate((_HEIGHT, _WIDTH)) if factor in cut.axes]
+    # Strips round twice, which 16-bit results would show.
+    apart = spatial[:1] if spec.itemsize > 2 else []
+    for axis in spatial[len(apart) :]:  # corners too, which the other axis passes on
+        halos = _halos(spec, pass_name, axis)
+        axes = cut.axes[(_HEIGHT, _WIDTH)[axis]]
+        first = _with_halos(first, geometry.spatial_axes[axis], halos, axes, mesh)
+        geometry = _crop_halos(geometry, pass_name, axis, halos)
     out = run(geometry, first, *rest)
+    for axis in apart:
+        axes = cut.axes[(_HEIGHT, _WIDTH)[axis]]
+        for strip in _strips(pass_name, geometry, axis):
+            out = strip.add(pass_name, run, axes, mesh, out, first, *rest)
     return lax.psum(out, summed) if summed else out
 
 
-def _with_halos(
-    a: Any, dim: int, halos: tuple[int, int], axes: tuple[str, ...], count: int
+@dataclasses.dataclass(frozen=True)
+class _Strip:
+    """What a shard's halo on one side adds to the shard's own result.
+
+    A pass is linear in the image, so the halo is computed apart, and no copy of the
+    shard has to be made to put it beside.
+
+    Attributes:
+        geometry: of the strip.
+        dim: the axis of the arrays.
+        halo: extent of the strip in the image that is exchanged.
+        other: its extent in the result or, in grad_weight, in the second image.
+        at_start: whether the halo lies before the shard; else behind it.
+    """
+
+    geometry: Geometry
+    dim: int
+    halo: int
+    other: int
+    at_start: bool
+
+    def add(
+        self,
+        pass_name: str,
+        run: Callable[..., Any],
+        axes: tuple[str, ...],
+        mesh: Mapping[str, int],
+        out: Any,
+        image: Any,
+        second: Any,
+        *bias: Any,
+    ) -> Any:
+        """The result with the part of this strip in it; it has the bias already."""
+        del bias
+        halo = _neighbour(image, self.dim, self.halo, axes, mesh, self.at_start)
+        if pass_name == "grad_weight":
+            size = second.shape[self.dim]
+            start = 0 if self.at_start else size - self.other
+            own = lax.slice_in_dim(second, start, start + self.other, axis=self.dim)
+            dw, *db = out
+            return [dw + run(self.geometry, halo, own)[0], *db]
+        part = run(self.geometry, halo, second)
+        start = 0 if self.at_start else out.shape[self.dim] - self.other
+        own = lax.slice_in_dim(out, start, start + self.other, axis=self.dim)
+        return lax.dynamic_update_slice_in_dim(out, own + part, start, axis=self.dim)
+
+
+def _strips(pass_name: str, geometry: Geometry, axis: int) -> list[_Strip]:
+    """The strips of an axis whose output is the stride times the input.
+
+    Then the first `lo` positions that the crop takes away from a shard are the last
+    ones of the shard before it, and the last `hi` the first ones of the next: an
+    overlap of lo (or hi) positions of y and as many of x as reach them.
+    """
+    (lo, hi), s = geometry.crop[axis], geometry.stride[axis]
+    strips = []
+    for y, low in ((lo, True), (hi, False)):
+        if y <= 0:
+            continue
+        x = -(-y // s)
+        crop = list(geometry.crop)
+        crop[axis] = (0, hi + s * x) if low else (lo + s * x, 0)
+        inner = dataclasses.replace(geometry, crop=(crop[0], crop[1]))
+        halo, other = (y, x) if pass_name == "grad_input" else (x, y)
+        at_start = low if pass_name == "grad_input" else not low
+        strips.append(_Strip(inner, geometry.spatial_axes[axis], halo, other, at_start))
+    return strips
+
+
+def _neighbour(
+    a: Any,
+    dim: int,
+    size: int,
+    axes: tuple[str, ...],
+    mesh: Mapping[str, int],
+    before: bool,
 ) -> Any:
-    """A shard between the ends of its neighbours; beyond the image there are zeros."""
-    before, after = halos
+    """The neighbour's positions next to this shard; zeros beyond the image."""
+    count = math.prod(mesh[axis] for axis in axes)
     n = a.shape[dim]
+    if before:
+        end = lax.slice_in_dim(a, n - size, n, axis=dim)
+        return lax.ppermute(end, axes, [(p, p + 1) for p in range(count - 1)])
+    start = lax.slice_in_dim(a, 0, size, axis=dim)
+    return lax.ppermute(start, axes, [(p + 1, p) for p in range(count - 1)])
+
+
+def _with_halos(
+    a: Any,
+    dim: int,
+    halos: tuple[int, int],
+    axes: tuple[str, ...],
+    mesh: Mapping[str, int],
+) -> Any:
+    """A shard between the ends of its neighbours."""
+    before, after = halos
     parts = [a]
     if before:
-        end = lax.slice_in_dim(a, n - before, n, axis=dim)
-        parts.insert(0, lax.ppermute(end, axes, [(p, p + 1) for p in range(count - 1)]))
+        parts.insert(0, _neighbour(a, dim, before, axes, mesh, True))
     if after:
-        start = lax.slice_in_dim(a, 0, after, axis=dim)
-        parts.append(lax.ppermute(start, axes, [(p + 1, p) for p in range(count - 1)]))
+        parts.append(_neighbour(a, dim, after, axes, mesh, False))
     return lax.concatenate(parts, dim)
 
 
