@@ -32,8 +32,7 @@ _FEW_PASSES = {
     "lax_transpose": ("fwd", "step"),
     "flax": ("fwdb", "step"),
 }
-# In the layout that isn't ours; at their default precision, since cuDNN takes a minute
-# to tune a strict float32 filter gradient in channels_last.
+# In the layout that isn't ours.
 _FOREIGN_PASSES = {"torch": MAIN_PASSES, "flax": ("step",)}
 
 
@@ -142,10 +141,12 @@ def plan(layers: list[Layer], options: Options, gpu: bool) -> list[Group]:
                 if foreign and peer not in _FOREIGN_PASSES:
                     continue
                 few = _FOREIGN_PASSES if foreign else _FEW_PASSES
-                precisions = _precisions(variant, peer, options.precisions, gpu)
-                for precision in precisions[:1] if foreign else precisions:
+                for precision in _precisions(variant, peer, options.precisions, gpu):
                     for pass_name in options.passes:
                         if pass_name not in few.get(peer, options.passes):
+                            continue
+                        # cuDNN takes a minute to tune it in channels_last.
+                        if foreign and (pass_name, precision) == ("dw", "highest"):
                             continue
                         item = Item(pass_name, precision, peer)
                         tier = 2 if foreign else _tier(item, variant)

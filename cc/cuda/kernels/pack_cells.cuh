@@ -53,7 +53,7 @@ struct PackCellsParams {
 };
 
 // Block b packs pixels of one chunk: b = ((image * groups + group) * chunks + chunk) * blocks + i.
-template <typename T, int PRODUCTS, int kLowScale>
+template <typename T, int PRODUCTS>
 __global__ void __launch_bounds__(kPackCellsThreads)
     PackCellsKernel(const __grid_constant__ PackCellsParams p) {
   using Raw = typename Element<T>::Raw;
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kPackCellsThreads)
   for (int k = 0; k < 8; ++k) v[k] = k < channels ? from[k * p.channel] : Raw{0};
   const float scale = sizeof(T) == 4 ? ScaleOf(CellsExponent(*p.largest)) : 1.f;
   uint32_t packed[4], low[4];
-  ConvertCell<T, PRODUCTS, kLowScale>(v, scale, packed, low, 0);
+  ConvertCell<T, PRODUCTS, 1>(v, scale, packed, low, 0);
   uint4* const to = p.cells + row * p.pixels + pixel;
   *to = make_uint4(packed[0], packed[1], packed[2], packed[3]);
   if constexpr (PRODUCTS == 3) to[p.low] = make_uint4(low[0], low[1], low[2], low[3]);

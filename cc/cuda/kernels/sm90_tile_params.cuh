@@ -92,7 +92,7 @@ struct Tile {
   }
 };
 
-// What the producers of both kinds know of a tile's cells: by loaded cell, its place relative to
+// What the producers know of a tile's cells: by loaded cell, its place relative to
 // the tile, where it goes in a chunk (bytes, or kNoCell), then two tables of its offset in the
 // source. Every table ends with a group of cells that do not exist.
 struct CellTables {

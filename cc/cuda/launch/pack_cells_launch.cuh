@@ -57,7 +57,7 @@ struct CellsOf {
 };
 
 // Packs an image into `to`, which has bytes() bytes; nothing to do for direct cells.
-template <typename T, int PRODUCTS, int kLowScale>
+template <typename T, int PRODUCTS>
 cudaError_t LaunchPackCells(const CellsOf& of, Layout layout, const void* source, void* to,
                             cudaStream_t stream) {
   if (of.direct) return cudaSuccess;
@@ -88,8 +88,7 @@ cudaError_t LaunchPackCells(const CellsOf& of, Layout layout, const void* source
   p.by_group = Divider(of.groups);
   p.blocks = static_cast<int>(of.blocks());
   const int64_t blocks = of.batch * of.groups * of.chunks * of.blocks();
-  PackCellsKernel<T, PRODUCTS, kLowScale>
-      <<<static_cast<unsigned>(blocks), kPackCellsThreads, 0, stream>>>(p);
+  PackCellsKernel<T, PRODUCTS><<<static_cast<unsigned>(blocks), kPackCellsThreads, 0, stream>>>(p);
   return cudaGetLastError();
 }
 

@@ -362,8 +362,7 @@ cudaError_t LaunchTile(const Call& call, const Programme& g) {
   return cudaGetLastError();
 }
 
-// All shapes of one element type, number of products and kind of producer; instantiated in files of
-// their own.
+// All shapes of one element type and number of products; instantiated in files of their own.
 template <typename T, int PRODUCTS>
 cudaError_t LaunchShapes(const Call& call, const Programme& g) {
 #define TRANSCONV_LAUNCH_IF(N, RES, ROWS, COUNT)                        \

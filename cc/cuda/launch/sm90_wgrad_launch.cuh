@@ -227,10 +227,10 @@ cudaError_t LaunchKernel(const Call& call, const Programme& g) {
     uint8_t* const workspace = static_cast<uint8_t*>(call.workspace);
     const Layout layout = call.problem.layout;
     status =
-        LaunchPackCells<T, PRODUCTS, 1>(g.x, layout, call.x, workspace + g.x_cells_at, call.stream);
+        LaunchPackCells<T, PRODUCTS>(g.x, layout, call.x, workspace + g.x_cells_at, call.stream);
     if (status != cudaSuccess) return status;
-    status = LaunchPackCells<T, PRODUCTS, 1>(g.dy, layout, call.y, workspace + g.dy_cells_at,
-                                             call.stream);
+    status =
+        LaunchPackCells<T, PRODUCTS>(g.dy, layout, call.y, workspace + g.dy_cells_at, call.stream);
     if (status != cudaSuccess) return status;
   }
   auto* kernel = WgradKernel<T, SLOTS, RUN, PRODUCTS, CELLS>;
