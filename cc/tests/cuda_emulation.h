@@ -51,6 +51,9 @@ inline Block block;
 inline thread_local transconv::emulation::Index threadIdx, blockIdx;
 inline transconv::emulation::Index blockDim, gridDim;
 
+using std::max;
+using std::min;
+
 inline void __syncthreads() { transconv::emulation::block.barrier->arrive_and_wait(); }
 
 template <typename T>
