@@ -272,6 +272,11 @@ def _packing_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None
     return None
 
 
+def _not_measured(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
+    del pass_name, spec, facts
+    return "it has not been measured yet"
+
+
 _LIBRARY_CHANNELS = 8
 
 
@@ -345,6 +350,12 @@ CANDIDATES: tuple[Candidate, ...] = (
         (_WEIGHT,),
         _kernel("cuda:mma_wgrad", _tensor_cores),
         _portable_loses,
+    ),
+    Candidate(
+        "cuda:direct_wgrad",
+        (_WEIGHT,),
+        _kernel("cuda:direct_wgrad"),
+        _not_measured,
     ),
     Candidate("cuda:simt", targets.PASSES, _kernel("cuda:simt"), _library_wins),
     Candidate("cpu:depthwise", targets.PASSES, _kernel("cpu:depthwise")),
