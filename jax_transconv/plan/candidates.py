@@ -273,6 +273,11 @@ def _library_wins(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     return None
 
 
+def _not_measured(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
+    del pass_name, spec, facts
+    return "it has not been measured yet"
+
+
 def _all(*rules: Rule) -> Rule:
     """The first reason that any of the rules has."""
 
@@ -319,6 +324,12 @@ CANDIDATES: tuple[Candidate, ...] = (
         (_WEIGHT,),
         _kernel("cuda:sm90_wgrad", _hopper),
         _all(_half_empty, _hopper_loses()),
+    ),
+    Candidate(
+        "cuda:direct",
+        (_FORWARD, _INPUT),
+        _kernel("cuda:direct"),
+        _not_measured,
     ),
     Candidate("cuda:simt", targets.PASSES, _kernel("cuda:simt"), _library_wins),
     Candidate("cpu:depthwise", targets.PASSES, _kernel("cpu:depthwise")),
