@@ -184,7 +184,11 @@ inline double Complete(DirectPlan* plan, const Problem& q, int sum_bytes, bool a
   const int64_t items = int64_t{p.strip} * p.row_entries * p.m_groups;
   if (items > 8 * limits.threads) return kNever;
   p.items = static_cast<int>(items);
-  p.threads = static_cast<int>(std::min<int64_t>(CeilDiv(items, 32) * 32, limits.threads));
+  if (p.threads == 0) {
+    p.threads = static_cast<int>(std::min<int64_t>(CeilDiv(items, 32) * 32, limits.threads));
+  } else if (items > p.threads / 2) {
+    return kNever;  // threads beyond the items only load
+  }
 
   // A halving of the tap rows at a time; forward needs all that its residues have.
   int64_t channel = 0, per_channel = 0, fixed = 0, cells = 0;
@@ -238,7 +242,8 @@ inline double Complete(DirectPlan* plan, const Problem& q, int sum_bytes, bool a
   if (!(blocks < 2147483647.0)) return kNever;
   p.blocks = m_blocks * strips * residue_blocks * bands * q.groups * q.batch;
 
-  // Instructions of a thread: a line's address and its cells; weights; products; stores.
+  // Cycles of a multiprocessor for one block, by the instructions that it issues, and by how long
+  // a block waits for its loads where few others are there to fill the time.
   const double line = p.channels_last ? p.chunk_c : p.row_pitch;
   const double lines = static_cast<double>(channel) * p.chunk_c / line;
   double load = std::numeric_limits<double>::infinity();
@@ -251,24 +256,30 @@ inline double Complete(DirectPlan* plan, const Problem& q, int sum_bytes, bool a
       p.load_lanes = lanes;
     }
   }
-  load += 45.0 * p.tap_rows * p.w.kernel * p.m_groups * p.rm * p.chunk_c;
-  load += 200.0 * p.threads;  // latency and barriers
+  const double loaded_weights =
+      static_cast<double>(p.tap_rows) * p.w.kernel * p.m_groups * p.rm * p.chunk_c;
+  load += 40 * loaded_weights + 30 * p.threads;
   const double rounds = static_cast<double>(CeilDiv(p.items, p.threads));
   const double loads = p.chunks > 1 ? rounds * p.chunks : 1;
   const double taps =
       p.forward ? static_cast<double>(p.h.kernel) / p.h.stride * p.w.InPlane(p.w.kernel, 0)
                 : static_cast<double>(p.h.kernel) * p.w.kernel;
-  const double products = kDirectPositions * (p.rm + 1.5) + 2 * CeilDiv(padded, 4) + 2;
+  const double products = kDirectPositions * (p.rm + 1.5) + (padded > 4 ? 6 : 4);
   const double item = 60 + taps * (10 + p.c * products) + 5.0 * kDirectPositions * p.rm;
-  double cost = blocks * (loads * load + rounds * p.threads * item);
-  // Few blocks leave multiprocessors idle, few warps on one leave latency open.
-  constexpr double kFullMachine = 264, kFullWarps = 16;
-  cost *= std::max(1.0, kFullMachine / std::max(blocks, 1.0));
-  const int resident =
-      std::min({227 * 1024 / (p.shared_bytes + 1024), 2048 / p.threads,
-                65536 / ((32 + (p.rm + 2) * kDirectPositions * sum_bytes / 4) * p.threads)});
-  const double warps = std::max(1, resident) * p.threads / 32.0;
-  cost *= std::max(1.0, 2.0 - warps / kFullWarps);
+  const double tables = 100.0 * (p.strip + p.row_entries);
+  // A strip's ends are sectors that its neighbours write, too.
+  const double ends = 1.0 * p.band_rows * (p.all_residues ? p.residues : 1) * p.m_groups * p.rm;
+  const double issued = ends + (loads * load + tables + (p.items + 31) / 32 * 32 * item) / 128;
+  // Four loads of a thread are on their way at a time; a warp alone issues every fourth cycle.
+  const double trips = (lines * line + 2 * loaded_weights) / (4 * p.threads);
+  const double waited = 1000 + loads * (600 + 500 * trips) + rounds * 4 * item;
+  constexpr int kMultiprocessors = 132;
+  const int registers = 32 + p.rm * kDirectPositions * sum_bytes * 3 / 8;
+  const int resident = std::min({227 * 1024 / (p.shared_bytes + 1024), 2048 / p.threads,
+                                 65536 / (registers * p.threads), 32});
+  const double share = std::max(blocks / kMultiprocessors, 1.0);
+  const double together = std::clamp(blocks / kMultiprocessors, 1.0, std::max(resident, 1) * 1.0);
+  const double cost = share * std::max(issued, waited / together);
 
   p.by_strip = Divider(p.strip);
   p.by_row_items = Divider(p.row_items);
@@ -342,8 +353,10 @@ inline DirectPlan PlanDirect(Pass pass, Problem q, int sum_bytes, const DirectLi
   base.reason = "one channel's tile and taps exceed shared memory, or the tiles a grid";
   DirectPlan best = base;
   double least = std::numeric_limits<double>::infinity();
-  const auto consider = [&](int64_t strip, int64_t row_items, int64_t m_groups, bool all) {
+  const auto consider = [&](int64_t strip, int64_t row_items, int64_t m_groups, bool all,
+                            int threads) {
     DirectPlan plan = base;
+    plan.threads = threads;
     plan.reason = nullptr;
     plan.strip = static_cast<int>(strip);
     plan.row_items = static_cast<int>(row_items);
@@ -362,16 +375,18 @@ inline DirectPlan PlanDirect(Pass pass, Problem q, int sum_bytes, const DirectLi
     if (along || strip < base.w.target) strip = CeilDiv(strip, grain) * grain;
     if (strip == last_strip) continue;
     last_strip = strip;
-    for (const int64_t most_m : {8, 3}) {
+    for (const int64_t most_m : {8, 3, 1}) {
       const int64_t m_groups = direct::EvenPart(most_m_groups, most_m);
-      if (most_m == 3 && most_m_groups <= 3) continue;
+      if (most_m < 8 && most_m_groups <= most_m) continue;
       int64_t last_items = 0;
       for (int64_t wanted = 1; wanted <= 16; wanted *= 2) {
         const int64_t row_items = direct::EvenPart(most_row_items, wanted);
         if (row_items == last_items) continue;
         last_items = row_items;
-        consider(strip, row_items, m_groups, false);
-        if (base.residues > 1) consider(strip, row_items, m_groups, true);
+        for (const int threads : {0, limits.threads}) {
+          consider(strip, row_items, m_groups, false, threads);
+          if (base.residues > 1) consider(strip, row_items, m_groups, true, threads);
+        }
       }
     }
   }

@@ -263,7 +263,7 @@ int main(int argc, char**) {
                             axis(i % 5 == 0 ? 1 : 12, 4), axis(i % 7 == 0 ? 1 : 20, 5));
     q.layout = i % 3 == 0 ? Layout::kNHWC : Layout::kNCHW;
     // Little room makes many strips, bands and chunks.
-    DirectLimits limits;
+    DirectLimits limits = {64, 128, 40 << 10, 48 << 10};
     if (i % 2 == 0) limits = {32, i % 4 == 0 ? 8 : 16, 3000, 6000};
     check(q, limits);
   }

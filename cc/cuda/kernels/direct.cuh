@@ -56,37 +56,51 @@ __device__ inline void LoadVector(A (&to)[N], const A* from) {
   }
 }
 
+// sum += one channel's weights times the cells of the item's positions.
+template <int RM, typename A>
+__device__ inline void Multiply(A (&sum)[RM][kDirectPositions], const A* x, const A* w,
+                                int hop_cell) {
+  A value[kDirectPositions], factor[DirectPadded(RM)];
+#pragma unroll
+  for (int j = 0; j < kDirectPositions; ++j) value[j] = x[j * hop_cell];
+  LoadVector(factor, w);
+#pragma unroll
+  for (int i = 0; i < RM; ++i) {
+#pragma unroll
+    for (int j = 0; j < kDirectPositions; ++j) sum[i][j] += factor[i] * value[j];
+  }
+}
+
 // sum += the products of `rows` x `columns` taps of one plane and of `channels` channels.
 template <int RM, typename A>
-__device__ inline void Accumulate(A (&sum)[RM][kDirectPositions], const A* tile, const A* weights,
-                                  int cell, int weight, int rows, int columns, const TapHops& hop,
-                                  int channels, const DirectPlan& p) {
-  constexpr int kPadded = DirectPadded(RM);
-  const int weight_pitch = p.m_groups * kPadded;
+__device__ inline void Accumulate(A (&sum)[RM][kDirectPositions], const A* x, const A* w, int rows,
+                                  int columns, const TapHops& hop, int channels,
+                                  const DirectPlan& p) {
+  const int weight_pitch = p.m_groups * DirectPadded(RM);
   for (int b = 0; b < columns; ++b) {
-    int cell_row = cell, weight_row = weight;
-    for (int a = 0; a < rows; ++a) {
-      const A* x = tile + cell_row;
-      const A* w = weights + weight_row;
+    const A *x_row = x, *w_row = w;
+    if (RM == 1 && channels == 1) {  // one channel a group: no loop over it
 #pragma unroll 2
-      for (int c = 0; c < channels; ++c) {
-        A value[kDirectPositions], factor[kPadded];
-#pragma unroll
-        for (int j = 0; j < kDirectPositions; ++j) value[j] = x[j * p.hop_cell];
-        LoadVector(factor, w);
-#pragma unroll
-        for (int i = 0; i < RM; ++i) {
-#pragma unroll
-          for (int j = 0; j < kDirectPositions; ++j) sum[i][j] += factor[i] * value[j];
-        }
-        x += p.channel_pitch;
-        w += weight_pitch;
+      for (int a = 0; a < rows; ++a) {
+        Multiply(sum, x_row, w_row, p.hop_cell);
+        x_row += hop.cell_row;
+        w_row += hop.weight_row;
       }
-      cell_row += hop.cell_row;
-      weight_row += hop.weight_row;
+    } else {
+      for (int a = 0; a < rows; ++a) {
+        const A *x_channel = x_row, *w_channel = w_row;
+#pragma unroll 2
+        for (int c = 0; c < channels; ++c) {
+          Multiply(sum, x_channel, w_channel, p.hop_cell);
+          x_channel += p.channel_pitch;
+          w_channel += weight_pitch;
+        }
+        x_row += hop.cell_row;
+        w_row += hop.weight_row;
+      }
     }
-    cell += hop.cell_column;
-    weight += hop.weight_column;
+    x += hop.cell_column;
+    w += hop.weight_column;
   }
 }
 
@@ -97,13 +111,13 @@ struct Origin {
 
 // Loads `channels` channels of the tile. `load_lanes` threads share a line: the cells of a row or,
 // where channels are innermost, the channels of a cell.
-template <typename E>
+template <typename E, bool kForward>
 __device__ inline void LoadTile(typename E::Sum* tile, const typename E::Type* image,
                                 const Origin& origin, int channels, const DirectPlan& p) {
   const int lane = static_cast<int>(threadIdx.x) & (p.load_lanes - 1);
   const int first = static_cast<int>(threadIdx.x) / p.load_lanes;
   const int step = p.threads / p.load_lanes;
-  const int scale_h = p.forward ? 1 : p.h.stride, scale_w = p.forward ? 1 : p.w.stride;
+  const int scale_h = kForward ? 1 : p.h.stride, scale_w = kForward ? 1 : p.w.stride;
   const int cells = p.planes_h * p.rows;
   if (p.channels_last) {
     for (int line = first; line < cells * p.row_pitch; line += step) {
@@ -122,29 +136,37 @@ __device__ inline void LoadTile(typename E::Sum* tile, const typename E::Type* i
     }
     return;
   }
-  // A line goes through all its planes at once, in the order of memory.
-  int first_column = lane;
-  const int first_plane = p.by_planes_w.Split(first_column);
-  int column_step = p.load_lanes;
-  const int plane_step = p.by_planes_w.Split(column_step);
+  // A line goes through all its planes at once, in the order of memory. With a step of
+  // `load_lanes` the plane goes on by `plane_step`, and by one column more where it wraps.
+  int lane_column = lane, step_column = p.load_lanes;
+  const int lane_plane = kForward ? 0 : p.by_planes_w.Split(lane_column);
+  const int step_plane = kForward ? 0 : p.by_planes_w.Split(step_column);
+  const int lane_source = origin.column + lane_column * scale_w + lane_plane * p.w.dilation;
+  const int step_source = step_column * scale_w + step_plane * p.w.dilation;
+  const int wrap_source = scale_w - p.planes_w * p.w.dilation;
+  const int lane_cell = lane_plane * p.columns + lane_column;
+  const int step_cell = step_plane * p.columns + step_column;
+  const int wrap_cell = 1 - p.row_pitch;
   for (int line = first; line < cells * channels; line += step) {
     int rest = line;
-    const int at_row = p.by_rows.Split(rest), plane_h = p.by_planes_h.Split(rest);
+    const int at_row = p.by_rows.Split(rest);
+    const int plane_h = kForward ? 0 : p.by_planes_h.Split(rest);
     const int row = origin.row + at_row * scale_h + plane_h * p.h.dilation;
-    const bool inside = row >= 0 && row < p.h.source;
+    const unsigned width = row >= 0 && row < p.h.source ? p.w.source : 0;  // none outside
     const typename E::Type* from = image + rest * p.image.channel + row * p.image.row;
     typename E::Sum* to = tile + rest * p.channel_pitch + (plane_h * p.rows + at_row) * p.row_pitch;
-    int plane = first_plane, at_column = first_column;
+    int plane = lane_plane, column = lane_source, cell = lane_cell;
 #pragma unroll 4
     for (int e = lane; e < p.row_pitch; e += p.load_lanes) {
-      const int column = origin.column + at_column * scale_w + plane * p.w.dilation;
-      const bool there = inside && column >= 0 && column < p.w.source;
-      to[plane * p.columns + at_column] = there ? E::Load(from + column) : typename E::Sum(0);
-      plane += plane_step;
-      at_column += column_step;
-      if (plane >= p.planes_w) {
+      to[cell] =
+          static_cast<unsigned>(column) < width ? E::Load(from + column) : typename E::Sum(0);
+      plane += step_plane;
+      column += step_source;
+      cell += step_cell;
+      if (!kForward && plane >= p.planes_w) {
         plane -= p.planes_w;
-        ++at_column;
+        column += wrap_source;
+        cell += wrap_cell;
       }
     }
   }
@@ -174,7 +196,7 @@ __device__ inline void LoadWeights(typename E::Sum* weights, const typename E::T
 
 // E has the element's Type, its Sum, and Load and Store between them.
 template <typename E, int RM, Pass kPass>
-__global__ void __launch_bounds__(kDirectThreads, 2)
+__global__ void __launch_bounds__(kDirectThreads, sizeof(typename E::Sum) == 4 ? 3 : 2)
     DirectKernel(const typename E::Type* __restrict__ image,
                  const typename E::Type* __restrict__ weight,
                  const typename E::Type* __restrict__ bias, typename E::Type* __restrict__ target,
@@ -264,23 +286,22 @@ __global__ void __launch_bounds__(kDirectThreads, 2)
             origin.row = block.row * p.h.stride + p.h.dilation * k - p.h.crop;
           }
           __syncthreads();
-          LoadTile<E>(tile, image + c * p.image.channel, origin, channels, p);
+          LoadTile<E, kForward>(tile, image + c * p.image.channel, origin, channels, p);
           LoadWeights<E, RM>(weights, weight + c * p.weight_c, origin, tap_step, channels, m_left,
                              p);
           __syncthreads();
         }
         if (!there) continue;
         const Start row = row_starts[at_row], column = column_starts[at_column];
-        const int cell = row.cell + column.cell;
-        const int factor = row.weight + column.weight + m_group * kPadded;
+        const A* x = tile + (row.cell + column.cell);
+        const A* w = weights + (row.weight + column.weight + m_group * kPadded);
         if constexpr (kForward) {
-          Accumulate(sum, tile, weights, cell, factor, row.taps, column.taps, hop, channels, p);
+          Accumulate(sum, x, w, row.taps, column.taps, hop, channels, p);
         } else {
           for (int plane_h = 0; plane_h < p.planes_h; ++plane_h) {
             for (int plane_w = 0; plane_w < p.planes_w; ++plane_w) {
-              Accumulate(sum, tile, weights,
-                         cell + plane_h * p.rows * p.row_pitch + plane_w * p.columns,
-                         factor + (plane_h * p.w.kernel + plane_w) * p.tap_pitch,
+              Accumulate(sum, x + plane_h * p.rows * p.row_pitch + plane_w * p.columns,
+                         w + (plane_h * p.w.kernel + plane_w) * p.tap_pitch,
                          p.h.InPlane(tap_rows, plane_h), p.w.InPlane(p.w.kernel, plane_w), hop,
                          channels, p);
             }
