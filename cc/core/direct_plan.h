@@ -169,8 +169,8 @@ inline int ItemChannels(int64_t m, int sum_bytes) {
   return best;
 }
 
-// Fills in what follows from the block's shape, and says what a launch costs in instructions of a
-// warp, roughly; infinite where it does not fit.
+// Fills in what follows from the block's shape, and says how many cycles a launch takes, roughly,
+// on a card of a fixed size: plans are the same everywhere. Infinite where it does not fit.
 inline double Complete(DirectPlan* plan, const Problem& q, int sum_bytes, bool along,
                        const DirectLimits& limits) {
   DirectPlan& p = *plan;
@@ -208,13 +208,14 @@ inline double Complete(DirectPlan* plan, const Problem& q, int sum_bytes, bool a
       p.tap_rows = p.chunk_k;
     }
     const int64_t taps = int64_t{p.tap_rows} * p.w.kernel;
-    channel = p.planes_h * p.planes_w * rows * columns;
+    p.rows = static_cast<int>(std::min<int64_t>(rows, 1 << 20));  // too many in any case
+    p.columns = static_cast<int>(std::min<int64_t>(columns, 1 << 20));
+    channel = int64_t{p.rows} * p.columns * p.planes_h * p.planes_w;
+    if (p.channels_last) channel |= 1;  // neighbouring channels go to different banks
     per_channel = channel + taps * p.m_groups * padded;
     fixed = taps * padded + 16 + 16 / sum_bytes * (p.strip + p.row_entries);  // with tables
     cells = limits.shared_bytes / sum_bytes - fixed;
     if (cells < per_channel) cells = limits.most_bytes / sum_bytes - fixed;
-    p.rows = static_cast<int>(std::min<int64_t>(rows, 1 << 20));
-    p.columns = static_cast<int>(std::min<int64_t>(columns, 1 << 20));
     if (cells >= per_channel) break;
     if (p.forward || p.chunk_k == 1) return kNever;
   }
@@ -248,9 +249,10 @@ inline double Complete(DirectPlan* plan, const Problem& q, int sum_bytes, bool a
   const double lines = static_cast<double>(channel) * p.chunk_c / line;
   double load = std::numeric_limits<double>::infinity();
   for (int lanes = p.channels_last ? 1 : 8; lanes <= 32; lanes *= 2) {
-    const double cost = (static_cast<double>(CeilDiv(static_cast<int64_t>(line), lanes)) * 12 +
-                         (p.channels_last ? 45 : 30)) *
-                        lanes * lines;
+    // Few lanes a line read many lines of the cache at once.
+    const double passes = static_cast<double>(CeilDiv(static_cast<int64_t>(line), lanes));
+    const double cost = p.channels_last ? (passes * 12 + 45) * lanes * lines
+                                        : (passes * (11 + 32 / lanes) + 30) * lanes * lines;
     if (cost < load) {
       load = cost;
       p.load_lanes = lanes;
@@ -273,13 +275,16 @@ inline double Complete(DirectPlan* plan, const Problem& q, int sum_bytes, bool a
   // Four loads of a thread are on their way at a time; a warp alone issues every fourth cycle.
   const double trips = (lines * line + 2 * loaded_weights) / (4 * p.threads);
   const double waited = 1000 + loads * (600 + 500 * trips) + rounds * 4 * item;
+  // What is read and written, at 24 bytes a cycle; it hides behind the instructions in part.
+  const double moved =
+      (loads * lines * line + 1.0 * p.items * kDirectPositions * p.rm) * sum_bytes / 24;
   constexpr int kMultiprocessors = 132;
   const int registers = 32 + p.rm * kDirectPositions * sum_bytes * 3 / 8;
   const int resident = std::min({227 * 1024 / (p.shared_bytes + 1024), 2048 / p.threads,
                                  65536 / (registers * p.threads), 32});
   const double share = std::max(blocks / kMultiprocessors, 1.0);
   const double together = std::clamp(blocks / kMultiprocessors, 1.0, std::max(resident, 1) * 1.0);
-  const double cost = share * std::max(issued, waited / together);
+  const double cost = share * std::max({issued + moved / 4, moved, waited / together});
 
   p.by_strip = Divider(p.strip);
   p.by_row_items = Divider(p.row_items);

@@ -252,6 +252,7 @@ int main(int argc, char**) {
                          : Check<double, Pass::kGradInput>(q, with_bias, limits, &random)};
     for (const bool ran : both) ++(ran ? checked : declined);
   };
+  const DirectLimits few = {64, 128, 40 << 10, 48 << 10};  // threads, for the test's speed
   for (int i = 0; i < 100; ++i) {
     const auto axis = [&](int most_in, int most_kernel) {
       const int d = pick(1, 3);
@@ -263,22 +264,21 @@ int main(int argc, char**) {
                             axis(i % 5 == 0 ? 1 : 12, 4), axis(i % 7 == 0 ? 1 : 20, 5));
     q.layout = i % 3 == 0 ? Layout::kNHWC : Layout::kNCHW;
     // Little room makes many strips, bands and chunks.
-    DirectLimits limits = {64, 128, 40 << 10, 48 << 10};
-    if (i % 2 == 0) limits = {32, i % 4 == 0 ? 8 : 16, 3000, 6000};
-    check(q, limits);
+    check(q, i % 2 == 0 ? DirectLimits{32, i % 4 == 0 ? 8 : 16, 3000, 6000} : few);
   }
   // Kernel = stride, 1x1, long rows, a column, taps in chunks, strides without taps.
   const DirectLimits little = {32, 8, 3000, 6000};
   const Axis one = MakeAxis(1, 1, 1, 1, 0, 0);
   check(MakeProblem(1, 1, 8, 3, MakeAxis(9, 4, 4, 1, 0, 0), MakeAxis(8, 4, 4, 1, 0, 0)), {});
-  check(MakeProblem(2, 2, 4, 4, MakeAxis(5, 1, 1, 1, 0, 0), MakeAxis(7, 1, 1, 1, 0, 0)), {});
-  check(MakeProblem(1, 3, 1, 2, one, MakeAxis(150, 16, 8, 1, 4, 4)), {});
+  check(MakeProblem(2, 2, 4, 4, MakeAxis(5, 1, 1, 1, 0, 0), MakeAxis(7, 1, 1, 1, 0, 0)), few);
+  check(MakeProblem(1, 3, 1, 2, one, MakeAxis(150, 16, 8, 1, 4, 4)), few);
   check(MakeProblem(1, 1, 5, 2, one, MakeAxis(150, 7, 3, 2, -2, 4)), little);
-  check(MakeProblem(1, 3, 2, 1, MakeAxis(150, 5, 2, 1, 1, 1), one), {});
+  check(MakeProblem(1, 3, 2, 1, MakeAxis(150, 5, 2, 1, 1, 1), one), few);
+  check(MakeProblem(1, 1, 20, 1, one, MakeAxis(8, 41, 40, 1, 0, 0)), little);  // items in rounds
   check(MakeProblem(1, 1, 2, 2, MakeAxis(3, 32, 16, 1, 8, 8), MakeAxis(3, 32, 16, 1, 8, 8)),
         little);
   check(MakeProblem(1, 2, 1, 1, MakeAxis(4, 2, 9, 1, -2, 0), MakeAxis(5, 3, 7, 1, 0, -3)), little);
-  check(MakeProblem(1, 1, 3, 3, MakeAxis(4, 5, 4, 6, 3, 1), MakeAxis(5, 4, 6, 4, 2, 5)), {});
+  check(MakeProblem(1, 1, 3, 3, MakeAxis(4, 5, 4, 6, 3, 1), MakeAxis(5, 4, 6, 4, 2, 5)), few);
 
   Problem q = MakeProblem(1, 1, 1, 1, MakeAxis(4, 2, 2000, 1, 0, 0), one);
   if (transconv::PlanDirect(Pass::kForward, q, 4).reason == nullptr) return 1;

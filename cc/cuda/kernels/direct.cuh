@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(kDirectThreads, sizeof(typename E::Sum) == 4 ?
   const DirectBlock block(p, static_cast<int>(blockIdx.x));
   image += block.image * p.image.batch + static_cast<int64_t>(block.group) * p.c * p.image.channel;
   weight += block.group * p.weight_group + block.m * p.weight_m;
-  const int first_m = block.group * p.m + block.m;
+  const int64_t first_m = static_cast<int64_t>(block.group) * p.m + block.m;
   target += block.image * p.target.batch + first_m * p.target.channel;
   const int m_left = p.m - block.m;
 
