@@ -82,6 +82,9 @@ endfunction()
 transconv_cuda_library(transconv_cuda_simt
   ARCHITECTURES ${CMAKE_CUDA_ARCHITECTURES}
   SOURCES
+    cc/cuda/launch/direct_f32.cu
+    cc/cuda/launch/direct_f64.cu
+    cc/cuda/launch/direct_16bit.cu
     cc/cuda/launch/direct_wgrad.cu
     cc/cuda/launch/grad_bias.cu
     cc/cuda/launch/simt_f32.cu

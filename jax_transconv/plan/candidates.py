@@ -357,6 +357,12 @@ CANDIDATES: tuple[Candidate, ...] = (
         _kernel("cuda:direct_wgrad"),
         _not_measured,
     ),
+    Candidate(
+        "cuda:direct",
+        (_FORWARD, _INPUT),
+        _kernel("cuda:direct"),
+        _not_measured,
+    ),
     Candidate("cuda:simt", targets.PASSES, _kernel("cuda:simt"), _library_wins),
     Candidate("cpu:depthwise", targets.PASSES, _kernel("cpu:depthwise")),
     Candidate("cpu:tiled", targets.PASSES, _kernel("cpu:tiled"), _small_dense),
