@@ -82,10 +82,26 @@ endfunction()
 transconv_cuda_library(transconv_cuda_simt
   ARCHITECTURES ${CMAKE_CUDA_ARCHITECTURES}
   SOURCES
+    cc/cuda/launch/direct_f32.cu
+    cc/cuda/launch/direct_f64.cu
+    cc/cuda/launch/direct_16bit.cu
+    cc/cuda/launch/direct_wgrad.cu
     cc/cuda/launch/grad_bias.cu
     cc/cuda/launch/simt_f32.cu
     cc/cuda/launch/simt_f64.cu
     cc/cuda/launch/simt_16bit.cu)
+
+# mma.sync of 16 x 8 x 16 exists from compute capability 8.0 on.
+set(transconv_mma_architectures ${CMAKE_CUDA_ARCHITECTURES})
+list(FILTER transconv_mma_architectures EXCLUDE REGEX "^(5|6|7)[0-9]")
+if(NOT transconv_mma_architectures)
+  set(transconv_mma_architectures 80-real)
+endif()
+transconv_cuda_library(transconv_cuda_mma
+  ARCHITECTURES ${transconv_mma_architectures}
+  SOURCES
+    cc/cuda/launch/mma_tile.cu
+    cc/cuda/launch/mma_wgrad.cu)
 
 # wgmma and setmaxnreg exist for compute capability 9.0 alone.
 transconv_cuda_library(transconv_cuda_sm90
@@ -110,6 +126,7 @@ nanobind_add_module(_cuda STABLE_ABI NB_STATIC NOMINSIZE
   cc/ffi/module_cuda.cc
   cc/ffi/cuda_handlers.cc
   $<TARGET_OBJECTS:transconv_cuda_simt>
+  $<TARGET_OBJECTS:transconv_cuda_mma>
   $<TARGET_OBJECTS:transconv_cuda_sm90>)
 # The static runtime: the module imports on a machine with neither a driver nor a toolkit.
 target_link_libraries(_cuda PRIVATE transconv::xla_ffi transconv::warnings CUDA::cudart_static)

@@ -82,6 +82,13 @@ def _hopper(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     return "needs compute capability 9.0, got {}.{}".format(*facts.capability)
 
 
+def _tensor_cores(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
+    del pass_name, spec
+    if facts.capability >= (8, 0):
+        return None
+    return "needs compute capability 8.0, got {}.{}".format(*facts.capability)
+
+
 def _native(row: str) -> Rule:
     """The kernel's own launcher says what it can't run."""
 
@@ -223,6 +230,13 @@ def _hopper_loses(*fast_in_16_bits: str) -> Rule:
     return defers
 
 
+def _portable_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
+    del pass_name, spec
+    if facts.capability == (9, 0):
+        return "the kernels for Hopper are faster"
+    return "it has not been measured on this card"
+
+
 def _half_empty(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     del pass_name, facts
     g = spec.geometry
@@ -256,6 +270,11 @@ def _packing_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None
     if spec.taps < 2 * math.prod(spec.geometry.stride):
         return "few taps read a pixel, which does not repay packing it"
     return None
+
+
+def _not_measured(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
+    del pass_name, spec, facts
+    return "it has not been measured yet"
 
 
 _LIBRARY_CHANNELS = 8
@@ -319,6 +338,30 @@ CANDIDATES: tuple[Candidate, ...] = (
         (_WEIGHT,),
         _kernel("cuda:sm90_wgrad", _hopper),
         _all(_half_empty, _hopper_loses()),
+    ),
+    Candidate(
+        "cuda:mma_tile",
+        (_FORWARD, _INPUT),
+        _kernel("cuda:mma_tile", _tensor_cores),
+        _portable_loses,
+    ),
+    Candidate(
+        "cuda:mma_wgrad",
+        (_WEIGHT,),
+        _kernel("cuda:mma_wgrad", _tensor_cores),
+        _portable_loses,
+    ),
+    Candidate(
+        "cuda:direct_wgrad",
+        (_WEIGHT,),
+        _kernel("cuda:direct_wgrad"),
+        _not_measured,
+    ),
+    Candidate(
+        "cuda:direct",
+        (_FORWARD, _INPUT),
+        _kernel("cuda:direct"),
+        _not_measured,
     ),
     Candidate("cuda:simt", targets.PASSES, _kernel("cuda:simt"), _library_wins),
     Candidate("cpu:depthwise", targets.PASSES, _kernel("cpu:depthwise")),

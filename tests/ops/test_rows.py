@@ -263,7 +263,7 @@ def test_magnitudes_that_change_down_an_image(row):
         pytest.skip("has no forward pass")
     # What shares a scale, and loses digits where the magnitudes meet, is a tile of up
     # to 16 rows and its halo in one kernel, a row or two in the others.
-    band = 48 if row.name == "cuda:sm90_tile" else 16
+    band = 48 if row.name in ("cuda:sm90_tile", "cuda:mma_tile") else 16
     height = band * len(_MAGNITUDES)
     case = cases.Case("scales", 2, 16, 24, height, 200, 3, 3, padding=(1, 1))
     scales = [0.0 if m is None else 2.0**m for m in _MAGNITUDES]

@@ -10,8 +10,8 @@
 #include "core/geometry.h"
 #include "core/tile_plan.h"
 #include "cuda/call.h"
-#include "cuda/kernels/pack_weights.cuh"
 #include "cuda/kernels/sm90_tile.cuh"
+#include "cuda/launch/pack_weights_launch.cuh"
 #include "cuda/launch/sm90_limits.h"
 
 namespace transconv::cuda::sm90_tile {
@@ -57,7 +57,8 @@ struct Programme {
       staging_pitch;
   int weight_stages;
   int weights_at, staging_at, table_at, raw_at, shared_bytes;
-  int64_t packed_bytes, workspace_bytes;
+  PackedWeights packed;
+  int64_t workspace_bytes;
 };
 
 // Units of a producer warp in one stage; those in registers come in whole rounds.
@@ -166,12 +167,8 @@ inline const char* MakeProgramme(const Problem& q, Pass pass, DType dtype, const
   g.raw_at = align(g.table_at + table);
   g.shared_bytes = g.raw_at + raw;
 
-  g.packed_bytes = CeilDiv(int64_t{1} * q.groups * g.m_blocks * g.slabs * g.plan.taps *
-                               shape.products * kTapBytes,
-                           256) *
-                   256;
-  const int64_t scales = dtype == DType::kF32 ? 4 * q.groups * g.m_per_group : 0;
-  g.workspace_bytes = g.packed_bytes + CeilDiv(scales, int64_t{256}) * 256;
+  g.packed = PackedWeights(q, pass, dtype, g.plan.taps, shape.products);
+  g.workspace_bytes = g.packed.bytes + g.packed.scales_bytes;
   *result = g;
   return nullptr;
 }
@@ -233,7 +230,7 @@ inline void FillParams(const Call& call, const Programme& g, TileParams* p) {
   p->target = forward ? call.y : call.x;
   p->bias = call.vector;
   p->weights = static_cast<const uint8_t*>(call.workspace);
-  p->scales = reinterpret_cast<const float*>(p->weights + g.packed_bytes);
+  p->scales = reinterpret_cast<const float*>(p->weights + g.packed.bytes);
   const int64_t source_channels = forward ? q.in_channels : q.out_channels;
   const int64_t target_channels = forward ? q.out_channels : q.in_channels;
   const int64_t source_size = plan.h.source * plan.w.source;
@@ -318,34 +315,9 @@ inline void FillParams(const Call& call, const Programme& g, TileParams* p) {
   for (int t = 0; t < plan.taps; ++t) p->tap_cell[t] = plan.tap_cell(t);
 }
 
-template <typename T, int PRODUCTS>
-cudaError_t LaunchPack(const Call& call, const Programme& g) {
-  const Problem& q = call.problem;
-  const bool forward = call.pass == Pass::kForward;
-  PackParams p{};
-  p.weight = call.w;
-  p.packed = static_cast<uint8_t*>(call.workspace);
-  p.scales = reinterpret_cast<float*>(p.packed + g.packed_bytes);
-  const int64_t taps = q.taps(), row = q.out_per_group() * taps;
-  p.stride_m = forward ? taps : row;
-  p.stride_k = forward ? row : taps;
-  p.stride_group = q.in_per_group() * row;
-  p.groups = static_cast<int>(q.groups);
-  p.m_per_group = g.m_per_group;
-  p.k_per_group = g.k_per_group;
-  p.m_blocks = g.m_blocks;
-  p.slabs = g.slabs;
-  p.taps = g.plan.taps;
-  std::copy_n(g.plan.first_tap, kMaxResidues + 1, p.first_tap);
-  std::copy_n(g.plan.tap_kernel, kMaxTileTaps, p.tap_kernel);
-  const unsigned blocks = static_cast<unsigned>(q.groups * g.m_blocks * 64);
-  PackWeightsKernel<T, PRODUCTS><<<blocks, kPackThreads, 0, call.stream>>>(p);
-  return cudaGetLastError();
-}
-
 template <typename T, int N, int RES, int ROWS, int PRODUCTS>
 cudaError_t LaunchTile(const Call& call, const Programme& g) {
-  cudaError_t status = LaunchPack<T, PRODUCTS>(call, g);
+  cudaError_t status = LaunchPackWeights<T, PRODUCTS>(call, g.plan, g.packed);
   if (status != cudaSuccess) return status;
   int device = 0, multiprocessors = 0;
   if ((status = cudaGetDevice(&device)) != cudaSuccess) return status;

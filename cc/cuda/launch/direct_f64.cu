@@ -1,0 +1,8 @@
+// The direct kernel in float64.
+#include "cuda/launch/direct_launch.cuh"
+
+namespace transconv::cuda::direct {
+
+cudaError_t LaunchF64(const Call& call) { return LaunchDirect<double>(call); }
+
+}  // namespace transconv::cuda::direct

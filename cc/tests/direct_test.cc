@@ -1,0 +1,291 @@
+// The direct kernel on the CPU, thread by thread as on a GPU, against the definition.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "core/direct_plan.h"
+#include "core/geometry.h"
+#include "cuda_emulation.h"
+// After the emulation.
+#include "cuda/kernels/direct.cuh"
+
+namespace {
+
+using transconv::Axis;
+using transconv::CeilDiv;
+using transconv::DirectLimits;
+using transconv::DirectPlan;
+using transconv::Layout;
+using transconv::Pass;
+using transconv::Problem;
+
+template <typename T>
+struct Element {
+  using Type = T;
+  using Sum = T;
+  static T Load(const T* from) { return *from; }
+  static void Store(T* to, T value) {
+    // An output is poisoned until it is stored, once.
+    if (!std::isnan(*to)) std::printf("direct_test: stored twice\n"), std::exit(1);
+    *to = value;
+  }
+};
+
+// Values whose products and sums are exact in float.
+template <typename T>
+std::vector<T> Draw(int64_t size, std::mt19937* random) {
+  std::vector<T> values(static_cast<size_t>(size));
+  for (T& v : values) v = static_cast<T>(static_cast<int>((*random)() % 17) - 8) / 8;
+  return values;
+}
+
+size_t At(const Problem& q, bool is_x, int64_t n, int64_t c, int64_t y, int64_t x) {
+  const Axis &h = q.h, &w = q.w;
+  const int64_t channels = is_x ? q.in_channels : q.out_channels;
+  const int64_t height = is_x ? h.in : h.out, width = is_x ? w.in : w.out;
+  return static_cast<size_t>(q.layout == Layout::kNCHW
+                                 ? ((n * channels + c) * height + y) * width + x
+                                 : ((n * height + y) * width + x) * channels + c);
+}
+
+// Calls f(x index, w index, y index) for all that meet.
+template <typename F>
+void ForAll(const Problem& q, const F& f) {
+  for (int64_t n = 0; n < q.batch; ++n) {
+    for (int64_t c = 0; c < q.in_channels; ++c) {
+      for (int64_t m = 0; m < q.out_per_group(); ++m) {
+        const int64_t out = c / q.in_per_group() * q.out_per_group() + m;
+        for (int64_t k = 0; k < q.h.kernel; ++k) {
+          for (int64_t l = 0; l < q.w.kernel; ++l) {
+            const int64_t tap = ((c * q.out_per_group() + m) * q.h.kernel + k) * q.w.kernel + l;
+            for (int64_t i = 0; i < q.h.in; ++i) {
+              const int64_t y = q.h.stride * i + q.h.dilation * k - q.h.crop_lo;
+              if (y < 0 || y >= q.h.out) continue;
+              for (int64_t j = 0; j < q.w.in; ++j) {
+                const int64_t x = q.w.stride * j + q.w.dilation * l - q.w.crop_lo;
+                if (x < 0 || x >= q.w.out) continue;
+                f(At(q, true, n, c, i, j), static_cast<size_t>(tap), At(q, false, n, out, y, x));
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+template <typename T, Pass kPass>
+void Run(const DirectPlan& p, const T* image, const T* weight, const T* bias, T* target) {
+  const auto run = [&](auto rm) {
+    transconv::emulation::Launch(
+        static_cast<unsigned>(p.blocks), static_cast<unsigned>(p.threads),
+        static_cast<size_t>(p.shared_bytes), [&] {
+          transconv::cuda::direct::DirectKernel<Element<T>, decltype(rm)::value, kPass>(
+              image, weight, bias, target, p);
+        });
+  };
+  switch (p.rm) {
+    case 1:
+      return run(std::integral_constant<int, 1>());
+    case 2:
+      return run(std::integral_constant<int, 2>());
+    case 3:
+      return run(std::integral_constant<int, 3>());
+    case 4:
+      return run(std::integral_constant<int, 4>());
+    default:
+      return run(std::integral_constant<int, 8>());
+  }
+}
+
+void Describe(const Problem& q, const DirectPlan& p) {
+  for (const Axis& a : {q.h, q.w}) {
+    std::printf("in %lld out %lld kernel %lld stride %lld dilation %lld crop %lld\n",
+                static_cast<long long>(a.in), static_cast<long long>(a.out),
+                static_cast<long long>(a.kernel), static_cast<long long>(a.stride),
+                static_cast<long long>(a.dilation), static_cast<long long>(a.crop_lo));
+  }
+  std::printf("batch %d channels %d %d groups %d layout %d\n", static_cast<int>(q.batch),
+              static_cast<int>(q.in_channels), static_cast<int>(q.out_channels),
+              static_cast<int>(q.groups), static_cast<int>(q.layout));
+  std::printf(
+      "rm %d strip %d row_items %d m_groups %d all %d threads %d items %d chunk_c %d chunk_k %d "
+      "tile %dx%d planes %dx%d lanes %d bytes %d blocks %lld\n",
+      p.rm, p.strip, p.row_items, p.m_groups, p.all_residues, p.threads, p.items, p.chunk_c,
+      p.chunk_k, p.rows, p.columns, p.planes_h, p.planes_w, p.load_lanes, p.shared_bytes,
+      static_cast<long long>(p.blocks));
+}
+
+// Returns whether there was a plan.
+template <typename T, Pass kPass>
+bool Check(const Problem& q, bool with_bias, const DirectLimits& limits, std::mt19937* random) {
+  constexpr bool kForward = kPass == Pass::kForward;
+  const DirectPlan plan = transconv::PlanDirect(kPass, q, sizeof(T), limits);
+  if (plan.reason != nullptr) return false;
+  const int64_t x_size = q.batch * q.in_channels * q.h.in * q.w.in;
+  const int64_t y_size = q.batch * q.out_channels * q.h.out * q.w.out;
+  const auto source = Draw<T>(kForward ? x_size : y_size, random);
+  const auto weight = Draw<T>(q.in_channels * q.out_per_group() * q.taps(), random);
+  const auto bias = Draw<T>(q.out_channels, random);
+  std::vector<T> want(static_cast<size_t>(kForward ? y_size : x_size), T(0));
+  std::vector<T> got(want.size(), std::numeric_limits<T>::quiet_NaN());
+  if (kForward && with_bias) {
+    for (int64_t n = 0; n < q.batch; ++n) {
+      for (int64_t c = 0; c < q.out_channels; ++c) {
+        for (int64_t y = 0; y < q.h.out; ++y) {
+          for (int64_t x = 0; x < q.w.out; ++x) {
+            want[At(q, false, n, c, y, x)] = bias[static_cast<size_t>(c)];
+          }
+        }
+      }
+    }
+  }
+  ForAll(q, [&](size_t x, size_t w, size_t y) {
+    want[kForward ? y : x] += source[kForward ? x : y] * weight[w];
+  });
+  Run<T, kPass>(plan, source.data(), weight.data(), with_bias ? bias.data() : nullptr, got.data());
+  for (size_t i = 0; i < want.size(); ++i) {
+    if (got[i] == want[i]) continue;
+    std::printf("direct_test: %s element %d is %g, not %g\n", kForward ? "forward" : "grad_input",
+                static_cast<int>(i), static_cast<double>(got[i]), static_cast<double>(want[i]));
+    Describe(q, plan);
+    std::exit(1);
+  }
+  return true;
+}
+
+Axis MakeAxis(int64_t in, int64_t kernel, int64_t stride, int64_t dilation, int64_t lo,
+              int64_t hi) {
+  const int64_t out = stride * (in - 1) + dilation * (kernel - 1) + 1 - lo - hi;
+  return {in, std::max<int64_t>(out, 1), kernel, stride, dilation, lo};
+}
+
+Problem MakeProblem(int64_t batch, int64_t groups, int64_t in, int64_t out, const Axis& h,
+                    const Axis& w) {
+  Problem q;
+  q.batch = batch;
+  q.groups = groups;
+  q.in_channels = groups * in;
+  q.out_channels = groups * out;
+  q.h = h;
+  q.w = w;
+  return q;
+}
+
+// Taps and sources of every target of an axis, from the definition.
+void CheckAxis(const Axis& axis) {
+  const transconv::DirectAxis a(axis, Pass::kForward);
+  for (int o = 0; o < axis.out; ++o) {
+    const auto taps = a.TapsOf(o);
+    int found = 0;
+    for (int64_t k = 0; k < axis.kernel; ++k) {
+      const int64_t scaled = o + axis.crop_lo - axis.dilation * k;
+      if (transconv::FloorDiv(scaled, axis.stride) * axis.stride != scaled) continue;
+      const int64_t source = scaled / axis.stride;
+      if (k != taps.first + found * a.step || source != taps.source - found * a.hop ||
+          source < a.FirstSource(o)) {
+        std::printf("direct_test: a tap is wrong\n");
+        std::exit(1);
+      }
+      ++found;
+    }
+    if (found != taps.count) std::printf("direct_test: taps are missing\n"), std::exit(1);
+  }
+}
+
+// Prints how problems of well-known networks are cut.
+void Print() {
+  const auto show = [](const char* name, const Problem& q) {
+    for (const Pass pass : {Pass::kForward, Pass::kGradInput}) {
+      const DirectPlan plan = transconv::PlanDirect(pass, q, 4);
+      std::printf("%s %s: %s\n", name, pass == Pass::kForward ? "forward" : "grad_input",
+                  plan.reason == nullptr ? "" : plan.reason);
+      if (plan.reason == nullptr) Describe(q, plan);
+    }
+  };
+  show("grouped",
+       MakeProblem(16, 4, 8, 16, MakeAxis(128, 3, 2, 2, 1, 1), MakeAxis(256, 5, 3, 1, 2, 2)));
+  show("bilinear",
+       MakeProblem(8, 21, 1, 1, MakeAxis(125, 4, 2, 1, 1, 1), MakeAxis(125, 4, 2, 1, 1, 1)));
+  show("RGB head",
+       MakeProblem(128, 1, 64, 3, MakeAxis(32, 4, 2, 1, 1, 1), MakeAxis(32, 4, 2, 1, 1, 1)));
+  show("stride 8",
+       MakeProblem(1, 21, 1, 1, MakeAxis(64, 16, 8, 1, 4, 4), MakeAxis(64, 16, 8, 1, 4, 4)));
+  show("stride 32",
+       MakeProblem(1, 1, 21, 21, MakeAxis(16, 64, 32, 1, 16, 16), MakeAxis(16, 64, 32, 1, 16, 16)));
+  show("audio",
+       MakeProblem(16, 1, 32, 1, MakeAxis(1, 1, 1, 1, 0, 0), MakeAxis(8192, 16, 8, 1, 4, 4)));
+  show("dilated",
+       MakeProblem(16, 64, 1, 1, MakeAxis(64, 3, 1, 4, 4, 4), MakeAxis(64, 3, 1, 4, 4, 4)));
+  show("large",
+       MakeProblem(16, 64, 1, 1, MakeAxis(56, 31, 1, 1, 15, 15), MakeAxis(56, 31, 1, 1, 15, 15)));
+}
+
+}  // namespace
+
+int main(int argc, char**) {
+  if (argc > 1) {
+    Print();
+    return 0;
+  }
+  std::mt19937 random(11);
+  const auto pick = [&](int lo, int hi) {
+    return lo + static_cast<int>(random() % static_cast<unsigned>(hi - lo + 1));
+  };
+  for (int i = 0; i < 4000; ++i) {
+    CheckAxis(MakeAxis(pick(1, 9), pick(1, 9), pick(1, 12), pick(1, 12), pick(-9, 9), pick(-9, 9)));
+  }
+
+  constexpr int kChannels[][2] = {{1, 1}, {1, 2}, {1, 3},  {3, 1},  {4, 5}, {2, 8},
+                                  {8, 4}, {6, 3}, {17, 2}, {3, 19}, {5, 10}};
+  int checked = 0, declined = 0;
+  const auto check = [&](const Problem& q, const DirectLimits& limits) {
+    const bool with_bias = random() % 3 != 0;
+    const bool both[] = {
+        checked % 2 == 0 ? Check<float, Pass::kForward>(q, with_bias, limits, &random)
+                         : Check<double, Pass::kForward>(q, with_bias, limits, &random),
+        checked % 2 == 0 ? Check<float, Pass::kGradInput>(q, with_bias, limits, &random)
+                         : Check<double, Pass::kGradInput>(q, with_bias, limits, &random)};
+    for (const bool ran : both) ++(ran ? checked : declined);
+  };
+  const DirectLimits few = {64, 128, 40 << 10, 48 << 10};  // threads, for the test's speed
+  for (int i = 0; i < 100; ++i) {
+    const auto axis = [&](int most_in, int most_kernel) {
+      const int d = pick(1, 3);
+      return MakeAxis(pick(1, most_in), pick(1, most_kernel), pick(1, 5), d, pick(-3, 3),
+                      pick(-3, 3));
+    };
+    const auto& channels = kChannels[i % 11];
+    Problem q = MakeProblem(pick(1, 2), pick(1, 3), channels[0], channels[1],
+                            axis(i % 5 == 0 ? 1 : 12, 4), axis(i % 7 == 0 ? 1 : 20, 5));
+    q.layout = i % 3 == 0 ? Layout::kNHWC : Layout::kNCHW;
+    // Little room makes many strips, bands and chunks.
+    check(q, i % 2 == 0 ? DirectLimits{32, i % 4 == 0 ? 8 : 16, 3000, 6000} : few);
+  }
+  // Kernel = stride, 1x1, long rows, a column, taps in chunks, strides without taps.
+  const DirectLimits little = {32, 8, 3000, 6000};
+  const Axis one = MakeAxis(1, 1, 1, 1, 0, 0);
+  check(MakeProblem(1, 1, 8, 3, MakeAxis(9, 4, 4, 1, 0, 0), MakeAxis(8, 4, 4, 1, 0, 0)), {});
+  check(MakeProblem(2, 2, 4, 4, MakeAxis(5, 1, 1, 1, 0, 0), MakeAxis(7, 1, 1, 1, 0, 0)), few);
+  check(MakeProblem(1, 3, 1, 2, one, MakeAxis(150, 16, 8, 1, 4, 4)), few);
+  check(MakeProblem(1, 1, 5, 2, one, MakeAxis(150, 7, 3, 2, -2, 4)), little);
+  check(MakeProblem(1, 3, 2, 1, MakeAxis(150, 5, 2, 1, 1, 1), one), few);
+  check(MakeProblem(1, 1, 20, 1, one, MakeAxis(8, 41, 40, 1, 0, 0)), little);  // items in rounds
+  check(MakeProblem(1, 1, 2, 2, MakeAxis(3, 32, 16, 1, 8, 8), MakeAxis(3, 32, 16, 1, 8, 8)),
+        little);
+  check(MakeProblem(1, 2, 1, 1, MakeAxis(4, 2, 9, 1, -2, 0), MakeAxis(5, 3, 7, 1, 0, -3)), little);
+  check(MakeProblem(1, 1, 3, 3, MakeAxis(4, 5, 4, 6, 3, 1), MakeAxis(5, 4, 6, 4, 2, 5)), few);
+
+  Problem q = MakeProblem(1, 1, 1, 1, MakeAxis(4, 2, 2000, 1, 0, 0), one);
+  if (transconv::PlanDirect(Pass::kForward, q, 4).reason == nullptr) return 1;
+  q = MakeProblem(1, 1, 1, 1, one, MakeAxis(4, 99999, 1, 1, 0, 0));
+  if (transconv::PlanDirect(Pass::kForward, q, 4).reason == nullptr) return 1;
+  q = MakeProblem(int64_t{1} << 40, 1, 1, 1, one, one);
+  if (transconv::PlanDirect(Pass::kForward, q, 4).reason == nullptr) return 1;
+  std::printf("direct_test: %d passes, %d declined\n", checked, declined);
+  return checked < 150 ? 1 : 0;
+}
