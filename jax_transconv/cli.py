@@ -33,7 +33,7 @@ from jax_transconv.spec import parse_geometry
 
 __all__ = ["main"]
 
-_OPTIONAL = ("flax", "torch", "safetensors")
+_OPTIONAL = ("flax", "equinox", "dm-haiku", "torch", "safetensors")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,8 +99,15 @@ def _version(distribution: str) -> str | None:
 def _devices() -> list[str]:
     try:
         return [f"{d.platform}:{d.id} {d.device_kind}" for d in jax.local_devices()]
-    except RuntimeError as error:
-        return [f"none: {str(error).splitlines()[0]}"]
+    except Exception as error:  # JAX fails an assertion where a platform is absent
+        return [f"none: {_first_line(error)}"]
+
+
+def _first_line(error: Exception) -> str:
+    words = str(error).strip()
+    if words:
+        return words.splitlines()[0]
+    return f"JAX found no device ({type(error).__name__})"
 
 
 def _module(backend: str) -> dict[str, Any]:
@@ -367,15 +374,26 @@ def bench(args: argparse.Namespace) -> Outcome:
         "runpy.run_module('benchmarks', run_name='__main__', alter_sys=True)"
     )
     command = [sys.executable, "-c", program, *arguments]
-    code = subprocess.run(command, check=False).returncode
+    # With --json only the JSON goes to the standard output.
+    out = sys.stderr if args.json else None
+    code = subprocess.run(command, check=False, stdout=out).returncode
     return Outcome({"available": True, "exit code": code}, "", code)
 
 
 # -- the command line --
 
 
+def _integers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(n) for n in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not an integer, or integers with commas between them"
+        ) from None
+
+
 def _pair(text: str) -> int | tuple[int, ...]:
-    values = tuple(int(n) for n in text.split(","))
+    values = _integers(text)
     return values[0] if len(values) == 1 else values
 
 
@@ -389,7 +407,10 @@ def _padding(text: str) -> Any:
 
 
 def _sizes(text: str) -> tuple[int, ...]:
-    return tuple(int(n) for n in text.split(","))
+    values = _integers(text)
+    if min(values) < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} has a negative size")
+    return values
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -447,6 +468,19 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _fault_text(error: Exception) -> str:
+    try:
+        jax.local_devices()
+    except Exception as fault:
+        wanted = os.environ.get("JAX_PLATFORMS", "")
+        return (
+            f"jax-transconv: JAX has no device: {_first_line(fault)}; JAX_PLATFORMS is "
+            f"{wanted!r}.\nResolution: install the plugin of that platform, e.g. "
+            "jax[cuda13], or unset JAX_PLATFORMS."
+        )
+    return f"{type(error).__name__}: {error}"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code."""
     args = _parser().parse_args(argv)
@@ -454,6 +488,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         outcome = args.run(args)
     except (ValueError, TypeError, ImportError, AttributeError, RuntimeError) as error:
         outcome = Outcome({"error": str(error)}, str(error), 1)
+    except Exception as error:  # a user's module, or JAX without the platform asked for
+        text = _fault_text(error)
+        outcome = Outcome({"error": text}, text, 1)
     if args.json:
         print(json.dumps(outcome.data, indent=2, default=str))
     elif outcome.text:

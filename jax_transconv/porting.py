@@ -133,6 +133,11 @@ def keras_arguments(
     """
     kernel = (kernel_size,) * 2 if isinstance(kernel_size, int) else tuple(kernel_size)
     rank = len(kernel)
+    if rank not in (1, 2):
+        raise ValueError(
+            f"keras_arguments: kernel_size must have one or two axes, got {kernel}.\n"
+            "Resolution: Conv3DTranspose has no equal here."
+        )
     words = {"channels_last": ("NLC", "NHWC"), "channels_first": ("NCL", "NCHW")}
     if data_format not in words or padding not in ("valid", "same"):
         raise ValueError(
@@ -402,7 +407,14 @@ def to_flax(
             missing.append(f"{name} (for {_words(path)})")
             continue
         used.add(name)
-        array = layer.parameters[parameter][1](to_numpy(name, state_dict[name]))
+        array = to_numpy(name, state_dict[name])
+        if array.ndim != len(leaf.shape):
+            misshaped.append(
+                f"{name} has shape {array.shape}, and {_words(path)} is "
+                f"{tuple(leaf.shape)}"
+            )
+            continue
+        array = layer.parameters[parameter][1](array)
         if array.shape != tuple(leaf.shape):
             misshaped.append(
                 f"{name} has shape {tuple(np.shape(state_dict[name]))}, which makes "

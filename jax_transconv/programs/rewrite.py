@@ -20,6 +20,7 @@ import jax
 import jax.core
 import jax.extend.core as jex
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import primitives as lax_primitives
 
 from jax_transconv import plan
@@ -202,25 +203,30 @@ class _Rewriter:
 
     def _custom_vjp(self, eqn: Any, program: Any) -> Callable[..., Any]:
         old = _function_of(eqn)
+        # The first operands are what the function closed over: its rules know nothing
+        # of them, and JAX refuses derivatives with respect to them.
+        count = eqn.params.get("num_consts", 0)
 
         @jax.custom_vjp
         def call(*operands: Any) -> Any:
             return jax.core.eval_jaxpr(program.jaxpr, program.consts, *operands)
 
         def forward(*operands: Any) -> Any:
-            return accelerate(functools.partial(jax.vjp, old), backend=self._backend)(
-                *operands
-            )
+            values = [o.value for o in operands]
+            # With all of them, JAX raises its own error.
+            fixed = 0 if any(o.perturbed for o in operands[:count]) else count
+            pulled = functools.partial(jax.vjp, functools.partial(old, *values[:fixed]))
+            return accelerate(pulled, backend=self._backend)(*values[fixed:])
 
         def backward(pull: Any, cotangents: Any) -> Any:
             def apply(pull: Any, cotangents: Any) -> Any:
                 return [_or_none(g) for g in pull(cotangents)]
 
-            return tuple(
-                accelerate(apply, backend=self._backend)(pull, list(cotangents))
-            )
+            cotangents = [_array(c) for c in cotangents]
+            gradients = accelerate(apply, backend=self._backend)(pull, cotangents)
+            return (*[None] * count, *gradients)
 
-        call.defvjp(forward, backward)
+        call.defvjp(forward, backward, symbolic_zeros=True)
         return call
 
     def _custom_jvp(self, eqn: Any, program: Any) -> Callable[..., Any]:
@@ -237,6 +243,15 @@ class _Rewriter:
             )
 
         return call
+
+
+def _array(cotangent: Any) -> Any:
+    """A cotangent that may be a symbolic zero, as an array."""
+    if not isinstance(cotangent, jax.custom_derivatives.SymbolicZero):
+        return cotangent
+    if cotangent.dtype == jax.dtypes.float0:
+        return np.zeros(cotangent.shape, jax.dtypes.float0)
+    return jnp.zeros(cotangent.shape, cotangent.dtype)
 
 
 def _or_none(gradient: Any) -> Any:

@@ -487,3 +487,19 @@ def test_every_pair_of_places(arrays):
         f = wrap[outer](wrap[inner](residual))
         assert taken(f, *arrays) == 1, (outer, inner)
     same(wrap["scan"](wrap["remat"](with_jvp)), *arrays)
+
+
+def test_custom_vjp_that_closes_over_an_array() -> None:
+    x, kernel = jnp.ones((1, 4, 4, 3)), jnp.ones((3, 3, 3, 8))
+
+    @jax.custom_vjp
+    def up(x):
+        return jax.lax.conv_transpose(x, kernel, (2, 2), "SAME")
+
+    up.defvjp(lambda x: (up(x), x), lambda x, g: (jnp.sum(g) * x,))
+
+    def loss(x):
+        return (up(x) ** 2).sum()
+
+    got = jax.grad(accelerate(loss))(x)
+    np.testing.assert_allclose(got, jax.grad(loss)(x), rtol=1e-4)
