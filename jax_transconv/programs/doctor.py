@@ -125,7 +125,8 @@ def doctor(
         would run it; its `explanation` is that of `explain`.
 
     Raises:
-        ValueError: if it is to measure on another platform than the default device's.
+        ValueError: if no such platform is known, or it is to measure on another than
+            the default device's.
 
     Example:
         >>> import jax, jax.numpy as jnp

@@ -249,9 +249,10 @@ def _array(cotangent: Any) -> Any:
     """A cotangent that may be a symbolic zero, as an array."""
     if not isinstance(cotangent, jax.custom_derivatives.SymbolicZero):
         return cotangent
-    if cotangent.dtype == jax.dtypes.float0:
-        return np.zeros(cotangent.shape, jax.dtypes.float0)
-    return jnp.zeros(cotangent.shape, cotangent.dtype)
+    zero: Any = cotangent  # its attributes are not typed
+    if zero.dtype == jax.dtypes.float0:
+        return np.zeros(zero.shape, jax.dtypes.float0)
+    return jnp.zeros(zero.shape, zero.dtype)
 
 
 def _or_none(gradient: Any) -> Any:
