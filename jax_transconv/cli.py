@@ -191,14 +191,20 @@ def _progress(total: int, quiet: bool) -> Iterator[Callable[[str], None]]:
 
 def _bar() -> Any:
     try:
-        from rich import console, progress
+        from rich import console, progress, table
     except ImportError:
         return None
     return progress.Progress(
         progress.BarColumn(),
         progress.MofNCompleteColumn(),
         progress.TimeElapsedColumn(),
-        progress.TextColumn("{task.description}", markup=False),
+        # On a narrow terminal the name is cut, and not the rest.
+        progress.TextColumn(
+            "{task.description}",
+            markup=False,
+            table_column=table.Column(ratio=1, no_wrap=True),
+        ),
+        expand=True,
         console=console.Console(stderr=True),
         transient=True,
     )
