@@ -111,6 +111,10 @@ def doctor(
     Beside each pass of those that `accelerate` would take stands what XLA does now, and
     the expected gain: how many times fewer products, or, with `measure`, both times.
 
+    Products are all that the expectation counts. Bytes, and how well either kernel uses
+    the device, are not in it: a pass that waits for memory gains less than it says, and
+    one with as many products may be faster or slower. Only `measure` tells.
+
     Args:
         fn: a function that JAX can trace. It is not run.
         *args: its arguments: arrays, `jax.ShapeDtypeStruct`s in their place, or

@@ -151,6 +151,9 @@ LEFT = {
     "complex": lambda x, w: lax.conv_transpose(
         *(a.astype(jnp.complex128) for a in (x, w)), (2, 2), "SAME"
     ),
+    "no positions left": lambda x, w: lax.conv_transpose(
+        x, w, (2, 2), [(-3, -3), (-4, -3)], dimension_numbers=NHWC
+    ),
     "strided window over a dilated kernel": lambda x, w: lax.conv_general_dilated(
         *(x, w, (2, 2), [(2, 2), (2, 2)], (2, 2), (2, 2)), dimension_numbers=NHWC
     ),
