@@ -175,6 +175,7 @@ def _taps_lose(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
 
 
 _FEW_PIXELS = {_FORWARD: 1 << 13, _INPUT: 1 << 14, _WEIGHT: 1 << 17}
+_FEW_STRIDED = 1 << 13  # of a strided weight gradient
 _LITTLE_WORK = 1 << 31  # multiply-adds
 _FEW_CHANNELS = 16
 _HALF_TILE = 32
@@ -186,11 +187,6 @@ def _strided_loses(pass_name: str, spec: Spec) -> str | None:
     g = spec.geometry
     if not spec.is_strided or g.dilation != (1, 1):
         return None
-    if (
-        pass_name == _WEIGHT
-        and max(spec.in_channels, spec.out_channels) > _MANY_CHANNELS
-    ):
-        return "a library's strided filter gradient of many channels is faster"
     if max(g.stride) > 2:
         return "a library's convolution of stride above 2 is faster"
     covered = all(k <= s for k, s in zip(spec.kernel_size, g.stride, strict=True))
@@ -221,8 +217,11 @@ def _hopper_loses(*fast_in_16_bits: str) -> Rule:
         if spec.itemsize == 2 and pass_name not in fast_in_16_bits:
             return "a library's 16-bit convolution is faster"
         pixels = spec.batch * spec.in_size[0] * spec.in_size[1]
-        if pixels < _FEW_PIXELS[pass_name]:
-            return f"fewer than {_FEW_PIXELS[pass_name]} pixels do not fill its tiles"
+        few = _FEW_PIXELS[pass_name]
+        if pass_name == _WEIGHT and spec.is_strided:
+            few = _FEW_STRIDED
+        if pixels < few:
+            return f"fewer than {few} pixels do not fill its tiles"
         if pixels * math.prod(channels) * spec.taps < _LITTLE_WORK:
             return "too little work to fill a card's multiprocessors"
         return _strided_loses(pass_name, spec)
@@ -267,14 +266,46 @@ def _half_strips(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
 
 def _packing_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     del pass_name, facts
-    if spec.taps < 2 * math.prod(spec.geometry.stride):
+    # Every pixel is packed once, and gathered once for each block of channels and taps.
+    taps = spec.taps / math.prod(spec.geometry.stride)
+    channels = spec.in_per_group, spec.out_per_group
+    if taps < 2 and min(channels) <= _MANY_CHANNELS:
         return "few taps read a pixel, which does not repay packing it"
+    if taps < 4 and max(channels) <= _ROW:
+        return "one block reads a pixel, which does not repay packing it"
     return None
 
 
-def _not_measured(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
-    del pass_name, spec, facts
-    return "it has not been measured yet"
+_TINY = 4
+_FEW_FOR_LIBRARY = 64
+_FEW_POSITIONS = 1 << 14
+
+
+def _direct_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
+    """Where the kernels without tensor cores lose: from some channels on."""
+    del facts
+    g = spec.geometry
+    few, many = sorted((spec.in_per_group, spec.out_per_group))
+    if g.groups > 1:
+        if few >= _FEW_CHANNELS:
+            return f"{_FEW_CHANNELS} channels a group fill tiles of tensor cores"
+        if g.layout == "NHWC":
+            return "a block is of one group, whose channels are a part of every sector"
+        return None
+    if few > _TINY:
+        return f"more than {_TINY} dense channels are a library's matrix product"
+    if spec.itemsize == 2:
+        return "a library's 16-bit convolution is faster"
+    if g.layout == "NHWC" and pass_name != _FORWARD:
+        return "a library's channels-last convolution is faster"
+    if pass_name != _INPUT and many > _FEW_FOR_LIBRARY:
+        return f"sums over more than {_FEW_FOR_LIBRARY} channels are a library's"
+    if pass_name == _WEIGHT:
+        if spec.taps > _FEW_FOR_LIBRARY:
+            return f"more than {_FEW_FOR_LIBRARY} taps share too little in a tile"
+        if spec.batch * math.prod(spec.in_size) < _FEW_POSITIONS:
+            return f"fewer than {_FEW_POSITIONS} positions do not fill its tiles"
+    return None
 
 
 _LIBRARY_CHANNELS = 8
@@ -355,13 +386,13 @@ CANDIDATES: tuple[Candidate, ...] = (
         "cuda:direct_wgrad",
         (_WEIGHT,),
         _kernel("cuda:direct_wgrad"),
-        _not_measured,
+        _direct_loses,
     ),
     Candidate(
         "cuda:direct",
         (_FORWARD, _INPUT),
         _kernel("cuda:direct"),
-        _not_measured,
+        _direct_loses,
     ),
     Candidate("cuda:simt", targets.PASSES, _kernel("cuda:simt"), _library_wins),
     Candidate("cpu:depthwise", targets.PASSES, _kernel("cpu:depthwise")),

@@ -23,13 +23,13 @@ struct PackCellsParams {
   uint4* cells;
   Magnitudes* magnitudes;        // float32; zeros to begin with
   int64_t size, vectors, pitch;  // of the source, in elements; vectors of the sample, how far apart
-  int64_t image, channel, pixel;   // strides of the source in elements
-  int64_t low;                     // cells from a high part to its low part
-  int pixels, channels_per_group;  // of an image, of a group
-  int chunks, groups;              // chunks of a group
-  Divider by_chunk, by_group;
-  int blocks;     // of a chunk's pixels
-  int64_t parts;  // all chunks' blocks; none if the image needs no packing
+  int64_t image, channel, pixel;  // strides of the source in elements
+  int64_t low;                    // cells from a high part to its low part
+  int channels_per_group;
+  int chunks, groups;  // chunks of a group
+  Divider by_pixel, by_chunk, by_group;
+  int count;  // of cells; none if the image needs no packing
+  int parts;  // of kPackCellsThreads cells
 };
 struct PackBothParams {
   PackCellsParams image[2];
@@ -63,16 +63,15 @@ static __global__ void __launch_bounds__(kPackCellsThreads)
   if (threadIdx.x % 32 == 0 && found != 0) atomicMax(&p.magnitudes->sample, found);
 }
 
-// Part i packs pixels of one chunk: i = ((image * groups + group) * chunks + chunk) * blocks + n.
+// Cell i is a pixel of a chunk: i = ((image * groups + group) * chunks + chunk) * pixels + pixel.
 template <typename T, int PRODUCTS, bool AGAIN>
-__device__ __forceinline__ void PackPart(const PackCellsParams& p, int64_t i, int exponent) {
+__device__ __forceinline__ void PackPart(const PackCellsParams& p, int part, int exponent) {
   using Raw = typename Element<T>::Raw;
-  const int64_t row = i / p.blocks;
-  const int pixel =
-      static_cast<int>(i - row * p.blocks) * kPackCellsThreads + static_cast<int>(threadIdx.x);
+  const int cell = part * kPackCellsThreads + static_cast<int>(threadIdx.x);
   uint32_t largest = 0;
-  if (pixel < p.pixels) {
-    int image = static_cast<int>(row);
+  if (cell < p.count) {
+    int image = cell;
+    const int pixel = p.by_pixel.Split(image);
     const int chunk = p.by_chunk.Split(image), group = p.by_group.Split(image);
     const int channel = group * p.channels_per_group + 8 * chunk;
     const int channels = min(p.channels_per_group - 8 * chunk, 8);
@@ -85,7 +84,7 @@ __device__ __forceinline__ void PackPart(const PackCellsParams& p, int64_t i, in
     const float scale = sizeof(T) == 4 ? ScaleOf(exponent) : 1.f;
     uint32_t packed[4], low[4];
     ConvertCell<T, PRODUCTS, 1>(v, scale, packed, low, 0);
-    uint4* const to = p.cells + row * p.pixels + pixel;
+    uint4* const to = p.cells + cell;
     *to = make_uint4(packed[0], packed[1], packed[2], packed[3]);
     if constexpr (PRODUCTS == 3) to[p.low] = make_uint4(low[0], low[1], low[2], low[3]);
   }
@@ -100,10 +99,11 @@ __device__ __forceinline__ void PackPart(const PackCellsParams& p, int64_t i, in
 template <typename T, int PRODUCTS>
 __global__ void __launch_bounds__(kPackCellsThreads)
     PackCellsKernel(const __grid_constant__ PackBothParams both) {
-  const bool second = blockIdx.x >= both.image[0].parts;
+  const int index = static_cast<int>(blockIdx.x);
+  const bool second = index >= both.image[0].parts;
   const PackCellsParams& p = both.image[second ? 1 : 0];
   const int exponent = sizeof(T) == 4 ? GuessedExponent<PRODUCTS>(*p.magnitudes) : 0;
-  PackPart<T, PRODUCTS, false>(p, blockIdx.x - (second ? both.image[0].parts : 0), exponent);
+  PackPart<T, PRODUCTS, false>(p, index - (second ? both.image[0].parts : 0), exponent);
 }
 
 // Packs again what the guess was too low for.
@@ -112,7 +112,7 @@ static __global__ void __launch_bounds__(kPackCellsThreads)
   const PackCellsParams& p = both.image[blockIdx.y];
   const int exponent = PackedExponent<1>(*p.magnitudes);
   if (exponent == GuessedExponent<1>(*p.magnitudes)) return;
-  for (int64_t i = blockIdx.x; i < p.parts; i += gridDim.x) {
+  for (int i = static_cast<int>(blockIdx.x); i < p.parts; i += static_cast<int>(gridDim.x)) {
     PackPart<float, 1, true>(p, i, exponent);
   }
 }

@@ -307,7 +307,7 @@ __global__ void __launch_bounds__(kThreads)
                            : A(0);
       }
       __syncthreads();
-#pragma unroll
+#pragma unroll 8
       for (int k = 0; k < Tile::KS; ++k) {
         A a[Tile::RM], b[Tile::RN];
 #pragma unroll
@@ -339,7 +339,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // Few channels a group: a block sums one (in channel, out channel, tap, split) of dw.
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 4)
     GradWeightPairKernel(const T* __restrict__ x, const T* __restrict__ dy,
                          typename Accumulator<T>::type* __restrict__ partial,
                          const __grid_constant__ ReduceParams p) {

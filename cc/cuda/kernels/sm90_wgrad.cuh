@@ -194,8 +194,7 @@ __global__ void __launch_bounds__(kThreads, 1) WgradKernel(const __grid_constant
     ptx::BarrierInitFence();
   }
   const Work work(p);
-  const CellTables<Form> tables{p, work, reinterpret_cast<uint32_t*>(shared + p.table_at), warp,
-                                lane};
+  const CellTables<Form> tables{p, work, ptx::SharedAddress(shared + p.table_at), warp, lane};
   tables.BuildPlaces();
   __syncthreads();
   if (warp < Form::kProducerWarps) {
@@ -219,8 +218,8 @@ __global__ void __launch_bounds__(kThreads, 1) WgradKernel(const __grid_constant
   } else {
     ptx::RegistersUp<Form::kConsumerRegisters>();
     const int thread = static_cast<int>(threadIdx.x) - Form::kProducers;
-    Consumer<T, Form, RUN, PRODUCTS, CELLS>{p, work, control, stages, thread / 128, thread % 128}
-        .Run();
+    const int group = (warp - Form::kProducerWarps) / 4;  // the same for all of a warp
+    Consumer<T, Form, RUN, PRODUCTS, CELLS>{p, work, control, stages, group, thread % 128}.Run();
   }
 }
 

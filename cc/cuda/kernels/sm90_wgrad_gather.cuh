@@ -29,47 +29,98 @@ struct GatherProducer : CellTables<Form> {
   const char* const x;         // channel 0 of this block's
   const char* const dy;
 
-  // A unit's loads: where they start, and how many channels exist from there on.
-  struct Place {
-    const char* base;
-    uint32_t channel_bytes, offset;
-    int channels;
-  };
-  __device__ __forceinline__ Place PlaceOf(int image, int which, int unit) const {
-    const int chunk = this->ChunkOf(unit);
-    const bool is_x = this->IsX(unit);
-    const uint32_t channel = is_x ? p.x_channel : p.dy_channel;
-    const char* const base = (is_x ? x : dy) + image * (is_x ? p.x_batch : p.dy_batch);
-    return {base + chunk * (8 * int64_t{channel}), channel, this->OffsetOfUnit(which, unit),
-            image >= 0 ? this->Channels(unit) - chunk * 8 : 0};
+  // What of an image a walk's part reads; nothing of image -1, which does not exist.
+  __device__ __forceinline__ Source SourceOf(const Walk<Form>& at, int image) const {
+    const bool is_x = at.IsX();
+    const int chunk = at.chunk + (is_x ? 8 * at.part : 0);
+    const char* const from = (is_x ? x : dy) + image * (is_x ? p.x_batch : p.dy_batch);
+    const int channels = is_x ? p.in_per_group - work.in_block * 64 * Form::kHalves
+                              : p.out_per_group - work.out_block * 64;
+    return {from + chunk * (8 * int64_t{is_x ? p.x_channel : p.dy_channel}),
+            image >= 0 ? channels - 8 * chunk : 0};
   }
-  __device__ __forceinline__ void Gather(Raw (&v)[8], int image, int which, int unit) const {
-    const Place place = PlaceOf(image, which, unit);
-    GatherCell(v, place.base, place.channel_bytes, place.offset, place.channels);
-  }
-  __device__ __forceinline__ void Start(CellsAhead<kAhead>& cells, int image, int which,
-                                        int unit) const {
-    const Place place = PlaceOf(image, which, unit);
-    cells.Start(place.base, place.channel_bytes, place.offset, place.channels);
+  __device__ __forceinline__ uint32_t ChannelBytes(const Walk<Form>& at) const {
+    return at.IsX() ? p.x_channel : p.dy_channel;
   }
 
-  __device__ __forceinline__ void Put(const Raw (&v)[8], uint32_t stage, int unit, float x_scale,
-                                      float dy_scale, uint32_t& x_largest,
-                                      uint32_t& dy_largest) const {
-    const bool is_x = this->IsX(unit);
-    uint32_t packed[4], low[4];
-    const uint32_t largest = ConvertCell<T, PRODUCTS, 1>(v, is_x ? x_scale : dy_scale, packed, low,
-                                                         is_x ? x_largest : dy_largest);
-    x_largest = is_x ? largest : x_largest;
-    dy_largest = is_x ? dy_largest : largest;
-    const uint32_t target = this->TargetOf(unit);
-    const bool exists = target != kNoCell;
-    const uint32_t at = stage + target;
-    ptx::StoreShared128If(at, make_uint4(packed[0], packed[1], packed[2], packed[3]), exists);
-    if constexpr (PRODUCTS == 3) {
-      ptx::StoreShared128If(at + p.part_bytes, make_uint4(low[0], low[1], low[2], low[3]), exists);
+  // Brings units into flight, one after the other.
+  struct Starter {
+    const GatherProducer& producer;
+    Walk<Form> at;
+    int which = 0, image = -1;
+    Source from{};
+    __device__ __forceinline__ explicit Starter(const GatherProducer& producer)
+        : producer(producer), at{producer.p} {}
+    __device__ __forceinline__ void Begin(int of_table, int of_image) {
+      at.chunk = producer.warp;
+      at.part = 0;
+      which = of_table;
+      image = of_image;
+      Enter();
     }
-  }
+    __device__ __forceinline__ void Enter() {
+      at.Enter(producer.Entry(2 + which));
+      from = producer.SourceOf(at, image);
+    }
+    __device__ __forceinline__ uint32_t Offset() const { return ptx::LoadSharedWord(at.entry); }
+    __device__ __forceinline__ void Next() {
+      if (at.Next()) Enter();
+    }
+    __device__ __forceinline__ void Gather(Raw (&v)[8], uint32_t offset) const {
+      GatherCell(v, from.base, producer.ChannelBytes(at), offset, from.channels);
+    }
+    __device__ __forceinline__ void Start(CellsAhead<kAhead>& cells, uint32_t offset) const {
+      cells.Start(from.base, producer.ChannelBytes(at), offset, from.channels);
+    }
+  };
+
+  // Converts units and stores their cells in a stage, one after the other.
+  struct Putter {
+    const GatherProducer& producer;
+    Walk<Form> at;
+    const uint32_t stage;
+    const float x_scale, dy_scale;
+    uint32_t to = 0;
+    float scale = 0.f;
+    // Largest scaled magnitudes, per half of a register: of the present part, of x, and of dy.
+    uint32_t largest = 0, x_largest = 0, dy_largest = 0;
+    __device__ __forceinline__ Putter(const GatherProducer& producer, uint32_t stage, float x_scale,
+                                      float dy_scale)
+        : producer(producer), at{producer.p}, stage(stage), x_scale(x_scale), dy_scale(dy_scale) {
+      at.chunk = producer.warp;
+      Enter();
+    }
+    __device__ __forceinline__ void Enter() {
+      const WgradParams& p = producer.p;
+      at.Enter(producer.Entry(0));
+      scale = at.IsX() ? x_scale : dy_scale;
+      to = stage +
+           (at.IsX() ? (at.chunk + 8 * at.part) * p.x_chunk_bytes : at.chunk * p.dy_chunk_bytes);
+    }
+    __device__ __forceinline__ uint32_t Target() const { return ptx::LoadSharedWord(at.entry); }
+    __device__ __forceinline__ void Put(const Raw (&v)[8], uint32_t target) {
+      uint32_t packed[4], low[4];
+      largest = ConvertCell<T, PRODUCTS, 1>(v, scale, packed, low, largest);
+      const bool exists = target != kNoCell;
+      ptx::StoreShared128If(to + target, make_uint4(packed[0], packed[1], packed[2], packed[3]),
+                            exists);
+      if constexpr (PRODUCTS == 3) {
+        ptx::StoreShared128If(to + target + producer.p.part_bytes,
+                              make_uint4(low[0], low[1], low[2], low[3]), exists);
+      }
+      const bool was_x = at.IsX();
+      if (at.Next()) {
+        Keep(was_x);
+        Enter();
+      }
+    }
+    __device__ __forceinline__ void Keep(bool was_x) {
+      const uint32_t kept = ptx::MaxAbsHalf2(was_x ? x_largest : dy_largest, largest);
+      x_largest = was_x ? kept : x_largest;
+      dy_largest = was_x ? dy_largest : kept;
+      largest = 0;
+    }
+  };
 
   // Largest x and dy values over all producer warps.
   __device__ void MaxOfAll(uint32_t (&value)[2], uint32_t (*slots)[kMostProducerWarps]) const {
@@ -93,27 +144,31 @@ struct GatherProducer : CellTables<Form> {
   // again. Rare, so a call; by value, so that the caller's state stays in registers.
   static __device__ __noinline__ Exponents Redo(GatherProducer self, int image, int which,
                                                 uint32_t stage, Exponents now, bool may_fall) {
-    const WgradParams& p = self.p;
     uint32_t largest[2] = {0, 0};
-    for (int u = self.warp; u < 8 * p.cell_groups; u += kProducerWarps) {
+    Starter from(self);
+    from.Begin(which, image);
+    for (int i = 0; i < self.p.units_per_warp; ++i) {
       Raw v[8];
-      self.Gather(v, image, which, u);
-      const int i = self.IsX(u) ? 0 : 1;
-      if (i == 0) {
+      from.Gather(v, from.Offset());
+      if (from.at.IsX()) {
         largest[0] = LargestBits(v, largest[0]);
       } else {
         largest[1] = LargestBits(v, largest[1]);
       }
+      from.Next();
     }
     self.MaxOfAll(largest, self.control.redo);
     ptx::NamedBarrier<1, kProducers>();  // `redo` may be written again
     const Exponents needed{NeededExponent(largest[0], now.x, may_fall),
                            NeededExponent(largest[1], now.dy, may_fall)};
     if (needed.x == now.x && needed.dy == now.dy) return now;
-    for (int u = self.warp; u < 8 * p.cell_groups; u += kProducerWarps) {
+    from.Begin(which, image);
+    Putter to(self, stage, ScaleOf(needed.x), ScaleOf(needed.dy));
+    for (int i = 0; i < self.p.units_per_warp; ++i) {
       Raw v[8];
-      self.Gather(v, image, which, u);
-      self.Put(v, stage, u, ScaleOf(needed.x), ScaleOf(needed.dy), largest[0], largest[1]);
+      from.Gather(v, from.Offset());
+      to.Put(v, to.Target());
+      from.Next();
     }
     return needed;
   }
@@ -124,11 +179,19 @@ struct GatherProducer : CellTables<Form> {
     ptx::NamedBarrier<1, kProducers>();
     CellsAhead<kAhead> cells{raw, p.ahead};
     Raw v[kAsync ? 1 : kUnits][8];
+    Starter from(*this);
+    from.Begin(0, image);
     if constexpr (kAsync) {
-      for (int i = 0; i < p.ahead; ++i) Start(cells, image, 0, this->UnitOf(i));
+      for (int i = 0; i < p.ahead; ++i) {
+        from.Start(cells, from.Offset());
+        from.Next();
+      }
     } else {
 #pragma unroll
-      for (int i = 0; i < kUnits; ++i) Gather(v[i], image, 0, this->UnitOf(i));
+      for (int i = 0; i < kUnits; ++i) {
+        from.Gather(v[i], from.Offset());
+        from.Next();
+      }
     }
     Exponents exponents{kMinExponent, kMinExponent};
     float x_scale = ScaleOf(kMinExponent), dy_scale = ScaleOf(kMinExponent);
@@ -141,30 +204,33 @@ struct GatherProducer : CellTables<Form> {
       ptx::NamedBarrier<1, kProducers>();
       ptx::BarrierWait(ptx::SharedAddress(&control.empty[stage]), parity);
       const uint32_t at = stages + stage * p.stage_bytes;
-      uint32_t largest[2] = {0, 0};
+      Putter to(*this, at, x_scale, dy_scale);
       if constexpr (kAsync) {
-        int i = 0;
-        for (; i < p.units_per_warp - p.ahead; ++i) {
+        const auto step = [&] {
+          // What waits for shared memory comes first, where registers last.
+          const uint32_t target = to.Target();
+          const uint32_t offset = from.Offset();
           cells.Take(v[0]);
-          Put(v[0], at, this->UnitOf(i), x_scale, dy_scale, largest[0], largest[1]);
-          Start(cells, image, which, this->UnitOf(i + p.ahead));
-        }
-        for (; i < p.units_per_warp; ++i) {
-          cells.Take(v[0]);
-          Put(v[0], at, this->UnitOf(i), x_scale, dy_scale, largest[0], largest[1]);
-          Start(cells, next_image, which ^ 1, this->UnitOf(i + p.ahead - p.units_per_warp));
-        }
+          to.Put(v[0], target);
+          from.Start(cells, offset);
+          from.Next();
+        };
+        for (int i = 0; i < p.units_per_warp - p.ahead; ++i) step();
+        from.Begin(which ^ 1, next_image);
+        for (int i = 0; i < p.ahead; ++i) step();
       } else {
         for (int j = 0; j < p.units_per_warp; j += kUnits) {
-          const bool last = j + kUnits >= p.units_per_warp;
+          if (j + kUnits >= p.units_per_warp) from.Begin(which ^ 1, next_image);
 #pragma unroll
           for (int i = 0; i < kUnits; ++i) {
-            Put(v[i], at, this->UnitOf(j + i), x_scale, dy_scale, largest[0], largest[1]);
-            Gather(v[i], last ? next_image : image, last ? which ^ 1 : which,
-                   this->UnitOf(last ? i : j + i + kUnits));
+            to.Put(v[i], to.Target());
+            from.Gather(v[i], from.Offset());
+            from.Next();
           }
         }
       }
+      to.Keep(false);  // what came last is dy's
+      uint32_t largest[2] = {to.x_largest, to.dy_largest};
       if constexpr (kScaled) {
         largest[0] = max(largest[0] & 0xffffu, largest[0] >> 16);
         largest[1] = max(largest[1] & 0xffffu, largest[1] >> 16);

@@ -52,8 +52,8 @@ struct WgradParams {
   int tiles, per_split, flush;
   Divider by_strip, by_row;  // a tile's index: strip, row, image
   int rows, columns, halo_rows, halo_columns, planes_w;
-  // Groups of 32 cells: those of x, once for each half, then those of dy.
-  int x_cells, dy_cells, x_groups, cell_groups, units_per_warp;
+  int x_cells, dy_cells, x_groups, dy_groups;  // groups of 32 cells
+  int units_per_warp;
   int stages, stage_bytes, part_bytes, dy_at;  // of a stage: high part, then low part; x, then dy
   int x_row_bytes, x_chunk_bytes, dy_row_bytes, dy_chunk_bytes, dy_plane_bytes;
   int pixel_groups;  // distance between the two halves of 16 pixels: 128, or a row for 8 columns
@@ -101,11 +101,13 @@ struct CellTables {
 
   const WgradParams& p;
   const Work work;
-  uint32_t* const table;
+  const uint32_t table;  // shared address
   const int warp, lane;
 
-  __device__ int TableCells() const { return (TableGroup(p.cell_groups) + 1) * 32; }
-  __device__ uint32_t* Part(int i) const { return table + i * TableCells(); }
+  __device__ int TableCells() const { return (p.x_groups + p.dy_groups + 1) * 32; }
+  __device__ __forceinline__ uint32_t At(int part, int cell) const {
+    return table + 4 * (part * TableCells() + cell);
+  }
 
   __device__ void BuildPlaces() const {
     for (int cell = threadIdx.x; cell < TableCells(); cell += kThreads) {
@@ -123,8 +125,8 @@ struct CellTables {
             PackPlace(p.step_h * from.row + p.plane_h[p.pass_plane_h[work.pass] + from.plane_h],
                       p.step_w * from.column + p.plane_w[p.pass_plane_w[work.pass] + from.plane_w]);
       }
-      Part(0)[cell] = target;
-      Part(1)[cell] = place;
+      ptx::StoreSharedWord(At(0, cell), target);
+      ptx::StoreSharedWord(At(1, cell), place);
     }
   }
 
@@ -132,47 +134,56 @@ struct CellTables {
   __device__ int BuildOffsets(int tile, int which) const {
     const int x_at = p.by_strip.Split(tile) * p.columns, y = p.by_row.Split(tile) * p.rows;
     for (int cell = threadIdx.x; cell < TableCells(); cell += kProducers) {
-      const uint32_t place = Part(1)[cell];
+      const uint32_t place = ptx::LoadSharedWord(At(1, cell));
       uint32_t offset = kNoCell;
-      if (Part(0)[cell] != kNoCell) {
+      if (ptx::LoadSharedWord(At(0, cell)) != kNoCell) {
         offset = cell < p.x_groups * 32
                      ? OffsetOf(place, y, x_at, p.x_h, p.x_w, p.x_pixel)
                      : OffsetOf(place, p.step_h * (y + p.first_row),
                                 p.step_w * (x_at + p.first_column), p.dy_h, p.dy_w, p.dy_pixel);
       }
-      Part(2 + which)[cell] = offset;
+      ptx::StoreSharedWord(At(2 + which, cell), offset);
     }
     return tile;
   }
 
-  // Unit u of a tile is chunk u % 8 of the 32 cells of group u / 8.
-  __device__ __forceinline__ int UnitOf(int i) const { return warp + kProducerWarps * i; }
-  __device__ __forceinline__ int GroupOf(int unit) const { return min(unit / 8, p.cell_groups); }
-  __device__ __forceinline__ int TableGroup(int group) const {
-    return Form::kHalves == 2 && group >= p.x_groups ? group - p.x_groups : group;
+  // This lane's entry for the first group of cells.
+  __device__ __forceinline__ uint32_t Entry(int part) const { return At(part, lane); }
+};
+
+// A producer's way through the units of a tile, which are 32 cells of one chunk of eight channels:
+// for each of its chunks the groups of cells of x, one half after the other, then those of dy.
+template <typename Form>
+struct Walk {
+  const WgradParams& p;
+  int chunk = 0;       // of its 64 channels
+  int part = 0;        // the half of x, or behind them dy
+  int left = 0;        // groups
+  uint32_t entry = 0;  // shared address of this lane's entry for the present group
+
+  __device__ __forceinline__ bool IsX() const { return part < Form::kHalves; }
+  // Goes on, and returns whether another part begins, which is to be entered.
+  __device__ __forceinline__ bool Next() {
+    if (chunk >= 8) return false;  // behind the end there are only cells that do not exist
+    entry += 128;
+    if (--left > 0) return false;
+    if (++part > Form::kHalves) {
+      part = 0;
+      chunk += Form::kProducerWarps;
+    }
+    return true;
   }
-  __device__ __forceinline__ bool IsX(int unit) const {
-    return GroupOf(unit) < Form::kHalves * p.x_groups;
+  // `first` is the entry for the first group of its table.
+  __device__ __forceinline__ void Enter(uint32_t first) {
+    left = IsX() ? p.x_groups : p.dy_groups;
+    entry = first + 128 * (chunk >= 8 ? p.x_groups + p.dy_groups : IsX() ? 0 : p.x_groups);
   }
-  // Among all of the block's chunks of its image.
-  __device__ __forceinline__ int ChunkOf(int unit) const {
-    const bool second = Form::kHalves == 2 && IsX(unit) && GroupOf(unit) >= p.x_groups;
-    return unit % 8 + (second ? 8 : 0);
-  }
-  __device__ __forceinline__ uint32_t OffsetOfUnit(int which, int unit) const {
-    return Part(2 + which)[TableGroup(GroupOf(unit)) * 32 + lane];
-  }
-  // Where a unit's cells go in a stage, or kNoCell.
-  __device__ __forceinline__ uint32_t TargetOf(int unit) const {
-    const uint32_t place = Part(0)[TableGroup(GroupOf(unit)) * 32 + lane];
-    const int chunk = ChunkOf(unit) * (IsX(unit) ? p.x_chunk_bytes : p.dy_chunk_bytes);
-    return place == kNoCell ? kNoCell : place + chunk;
-  }
-  // Of the image's group, from the block's first channel on.
-  __device__ __forceinline__ int Channels(int unit) const {
-    return IsX(unit) ? p.in_per_group - work.in_block * 64 * Form::kHalves
-                     : p.out_per_group - work.out_block * 64;
-  }
+};
+
+// The part of an image that a walk is in: where its chunk's channels start, and how many exist.
+struct Source {
+  const char* base;
+  int channels;
 };
 
 }  // namespace transconv::cuda::sm90_wgrad

@@ -1,5 +1,9 @@
 // The second stage of the Hopper weight gradients: adds the slots of all splits in their order, and
 // puts every weight where it belongs. Bit-reproducible, no atomics.
+//
+// A slot holds 64 x 64 sums of one tap in the order of the matrix instruction's registers. A block
+// takes 16 input and 8 output channels for up to kSumTaps taps, so that what it writes is
+// contiguous; warps share its taps or, of few taps, the splits.
 #ifndef TRANSCONV_CUDA_KERNELS_SUM_SLOTS_CUH_
 #define TRANSCONV_CUDA_KERNELS_SUM_SLOTS_CUH_
 
@@ -13,65 +17,90 @@ namespace transconv::cuda {
 struct SumParams {
   const float* slots;
   void* dw;  // (in_channels, out_channels / groups, kh, kw)
-  int in_per_group, out_per_group, in_blocks, out_blocks, passes, units, splits;
+  int in_per_group, out_per_group, in_blocks, out_blocks, passes, splits;
   WgradForm form;
   int taps;
   // Whether the last eight channels of a ragged count are the last chunk (core/rolling_plan.h).
   bool moved_back;
-  int64_t count;  // float4 of one split
-  int16_t tap[kWgradMaxPlaces];
+  int64_t count;                   // float4 of one split
+  int16_t place[kWgradMaxPlaces];  // of a tap: (pass * tap groups + tap group) * slots + slot
 };
 
-constexpr int kSumThreads = 128;
+constexpr int kSumThreads = 512, kSumWarps = kSumThreads / 32;
+constexpr int kSumTaps = 16;      // that a block holds at a time
+constexpr int kSumShared = 64;    // sums of a warp in shared memory
+constexpr int kSumChain = 16;     // splits that a warp should add one after the other
+constexpr int kSumParts = 8 * 4;  // blocks of one slot
 
 template <typename T>
 __global__ void __launch_bounds__(kSumThreads) SumSlotsKernel(const __grid_constant__ SumParams p) {
-  const int64_t i = blockIdx.x * static_cast<int64_t>(kSumThreads) + threadIdx.x;
-  if (i >= p.count) return;
-  // i = (((unit * warpgroups + group) * slots + slot) * 8 + j) * 128 + thread
-  const int thread = static_cast<int>(i % 128), j = static_cast<int>(i / 128 % 8);
-  const int64_t tile = i / 1024;
-  const int slot = static_cast<int>(tile % p.form.slots);
-  const int group = static_cast<int>(tile / p.form.slots % p.form.warpgroups);
-  int unit = static_cast<int>(tile / p.form.slots / p.form.warpgroups);
-  const int pass = unit % p.passes;
-  unit /= p.passes;
+  __shared__ float4 sums[kSumShared][32];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  int unit = static_cast<int>(blockIdx.x);
+  const int rows = unit % 4, columns = unit / 4 % 8;
+  unit /= kSumParts;
+  const int half = unit % p.form.halves;
+  unit /= p.form.halves;
   const int out_block = unit % p.out_blocks;
-  unit /= p.out_blocks;
-  const int in_block = unit % p.in_blocks, channel_group = unit / p.in_blocks;
-  // Halves have the same taps.
-  const int half = p.form.halves == 2 ? group : 0, tap_group = group - half;
-  const int tap = p.tap[(pass * p.form.tap_groups() + tap_group) * p.form.slots + slot];
-  if (tap < 0 || out_block * 64 + 8 * j >= p.out_per_group) return;
+  const int in_block = unit / p.out_blocks % p.in_blocks;
+  const int group = unit / p.out_blocks / p.in_blocks;
+  const int first_in = (in_block * p.form.halves + half) * 64 + 16 * rows;
+  const int first_out = out_block * 64 + 8 * columns;
+  if (first_in >= p.in_per_group || first_out >= p.out_per_group) return;
 
-  const float4* at = reinterpret_cast<const float4*>(p.slots) + i;
-  float sum[4] = {};
+  for (int first_tap = 0; first_tap < p.taps; first_tap += kSumTaps) {
+    const int taps = min(p.taps - first_tap, kSumTaps);
+    // Of the splits.
+    const int parts = min((p.splits + kSumChain - 1) / kSumChain, kSumShared / taps);
+    for (int i = warp; i < taps * parts; i += kSumWarps) {
+      const int tap = i / parts, part = i - tap * parts;
+      const int place = p.place[first_tap + tap];
+      const int slot = place % p.form.slots, lane_of_taps = place / p.form.slots;
+      const int tap_group = lane_of_taps % p.form.tap_groups();
+      const int pass = lane_of_taps / p.form.tap_groups();
+      const int warpgroup = tap_group + half;  // halves have the same taps
+      const int64_t tile =
+          (static_cast<int64_t>(unit * p.passes + pass) * p.form.warpgroups + warpgroup) *
+              p.form.slots +
+          slot;
+      const int begin = part * p.splits / parts, end = (part + 1) * p.splits / parts;
+      const float4* at = reinterpret_cast<const float4*>(p.slots) + begin * p.count +
+                         (tile * 8 + columns) * 128 + 32 * rows + lane;
+      float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
 #pragma unroll 8
-  for (int s = 0; s < p.splits; ++s, at += p.count) {
-    const float4 v = *at;
-    sum[0] += v.x;
-    sum[1] += v.y;
-    sum[2] += v.z;
-    sum[3] += v.w;
-  }
-#pragma unroll
-  for (int e = 0; e < 4; ++e) {
-    const int in_chunk = (in_block * p.form.halves + half) * 64 + 16 * (thread / 32) + 8 * (e / 2);
-    const int out_chunk = out_block * 64 + 8 * j;
-    int in = in_chunk, out = out_chunk;
-    if (p.moved_back) {
-      in = min(in, p.in_per_group - 8);
-      out = min(out, p.out_per_group - 8);
+      for (int s = begin; s < end; ++s, at += p.count) {
+        const float4 v = *at;
+        sum.x += v.x;
+        sum.y += v.y;
+        sum.z += v.z;
+        sum.w += v.w;
+      }
+      sums[i][lane] = sum;
     }
-    in += thread % 32 / 4;
-    out += 2 * (thread % 4) + e % 2;
-    if (in >= in_chunk && out >= out_chunk && in < p.in_per_group && out < p.out_per_group) {
-      const int64_t place =
-          ((static_cast<int64_t>(channel_group) * p.in_per_group + in) * p.out_per_group + out) *
-              p.taps +
-          tap;
-      static_cast<T*>(p.dw)[place] = Round<T>(sum[e]);
+    __syncthreads();
+    for (int i = threadIdx.x; i < 16 * 8 * taps; i += kSumThreads) {
+      const int tap = i % taps, out = i / taps % 8, in = i / taps / 8;
+      const int from = 4 * (in % 8) + out / 2, element = 2 * (in / 8) + out % 2;
+      float sum = 0.f;
+      for (int part = 0; part < parts; ++part) {
+        sum += reinterpret_cast<const float*>(&sums[tap * parts + part][from])[element];
+      }
+      const int in_chunk = first_in + in / 8 * 8;
+      int to_in = in_chunk, to_out = first_out;
+      if (p.moved_back) {
+        to_in = min(to_in, p.in_per_group - 8);
+        to_out = min(to_out, p.out_per_group - 8);
+      }
+      to_in += in % 8;
+      to_out += out;
+      if (to_in >= in_chunk && to_out >= first_out && to_in < p.in_per_group &&
+          to_out < p.out_per_group) {
+        const int64_t weight =
+            (static_cast<int64_t>(group) * p.in_per_group + to_in) * p.out_per_group + to_out;
+        static_cast<T*>(p.dw)[weight * p.taps + first_tap + tap] = Round<T>(sum);
+      }
     }
+    __syncthreads();
   }
 }
 

@@ -4,7 +4,7 @@
 #include "cuda/call.h"
 #include "cuda/kernels/direct_wgrad.cuh"
 #include "cuda/launch/grad_bias.cuh"
-#include "cuda/primitives/simt.cuh"
+#include "cuda/primitives/sum_splits.cuh"
 
 namespace transconv::cuda {
 namespace direct_wgrad {
@@ -36,11 +36,7 @@ cudaError_t LaunchChannels(const Call& call, const DirectWgradPlan& plan) {
          call.stream>>>(static_cast<const T*>(call.x), static_cast<const T*>(call.y), partial, p);
   const cudaError_t status = cudaGetLastError();
   if (status != cudaSuccess) return status;
-  const unsigned blocks =
-      static_cast<unsigned>(std::min<int64_t>(CeilDiv(p.size, int64_t{256}), 1 << 20));
-  SumSplitsKernel<T>
-      <<<blocks, 256, 0, call.stream>>>(partial, static_cast<T*>(call.w), p.size, plan.splits);
-  return cudaGetLastError();
+  return LaunchSumSplits<T>(partial, call.w, p.size, plan.splits, call.stream);
 }
 
 template <typename T>

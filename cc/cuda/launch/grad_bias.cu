@@ -3,6 +3,7 @@
 
 #include "cuda/kernels/grad_bias.cuh"
 #include "cuda/launch/grad_bias.cuh"
+#include "cuda/primitives/sum_splits.cuh"
 
 namespace transconv::cuda::grad_bias {
 namespace {
@@ -35,9 +36,8 @@ cudaError_t LaunchType(const Call& call, void* workspace) {
   }
   const cudaError_t status = cudaGetLastError();
   if (status != cudaSuccess) return status;
-  SumSplitsKernel<T><<<blocks(CeilDiv(q.out_channels, 256)), 256, 0, call.stream>>>(
-      static_cast<const A*>(workspace), static_cast<T*>(call.vector), q.out_channels, parts);
-  return cudaGetLastError();
+  return LaunchSumSplits<T>(static_cast<const A*>(workspace), call.vector, q.out_channels, parts,
+                            call.stream);
 }
 
 }  // namespace

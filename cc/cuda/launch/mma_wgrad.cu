@@ -6,7 +6,7 @@
 #include "cuda/kernels/mma_wgrad.cuh"
 #include "cuda/launch/grad_bias.cuh"
 #include "cuda/launch/mma_launch.cuh"
-#include "cuda/primitives/simt.cuh"
+#include "cuda/primitives/sum_splits.cuh"
 
 namespace transconv::cuda {
 namespace mma_wgrad {
@@ -153,11 +153,7 @@ cudaError_t LaunchType(const Call& call, const Programme& g) {
   FillParams(call, g, &p);
   kernel<<<static_cast<unsigned>(g.blocks * g.splits), kThreads, g.shared_bytes, call.stream>>>(p);
   if ((status = cudaGetLastError()) != cudaSuccess) return status;
-  const unsigned blocks =
-      static_cast<unsigned>(std::min<int64_t>(CeilDiv(p.size, int64_t{256}), 1 << 20));
-  SumSplitsKernel<T>
-      <<<blocks, 256, 0, call.stream>>>(p.partial, static_cast<T*>(call.w), p.size, g.splits);
-  return cudaGetLastError();
+  return LaunchSumSplits<T>(p.partial, call.w, p.size, g.splits, call.stream);
 }
 
 cudaError_t LaunchWeight(const Call& call, const Programme& g) {

@@ -41,7 +41,7 @@ struct CellsOf {
   int64_t image() const { return direct ? 2 * channels * pixels : groups * group(); }
   int64_t low() const { return image() * batch; }
   int64_t bytes() const { return direct ? 0 : parts * low(); }  // of the workspace
-  int64_t blocks() const { return CeilDiv(pixels, int64_t{kPackCellsThreads}); }
+  int64_t cells() const { return direct ? 0 : batch * groups * chunks * pixels; }
 
   // Why there can be no such cells, or null.
   const char* TooLarge() const {
@@ -49,9 +49,6 @@ struct CellsOf {
     if (bytes() > kMaxBytes) return "a packed copy of its image would exceed a gibibyte";
     if (pixels * pixel() > std::numeric_limits<uint32_t>::max()) {
       return "an image exceeds 32-bit offsets";
-    }
-    if (batch * groups * chunks * blocks() > std::numeric_limits<int32_t>::max() / 2) {
-      return "more than 2^30 blocks";
     }
     return nullptr;
   }
@@ -72,21 +69,21 @@ inline PackCellsParams PackParamsOf(const CellsOf& of, Layout layout, const void
   p.channel = first ? of.pixels : 1;
   p.pixel = first ? 1 : of.channels;
   p.low = of.low() / 16;
-  p.pixels = static_cast<int>(of.pixels);
   p.channels_per_group = static_cast<int>(of.channels_per_group);
   p.chunks = static_cast<int>(of.chunks);
   p.groups = static_cast<int>(of.groups);
   p.by_chunk = Divider(of.chunks);
   p.by_group = Divider(of.groups);
-  p.blocks = static_cast<int>(of.blocks());
-  p.parts = of.direct ? 0 : of.batch * of.groups * of.chunks * of.blocks();
+  p.by_pixel = Divider(of.pixels);
+  p.count = static_cast<int>(of.cells());
+  p.parts = static_cast<int>(CeilDiv(of.cells(), int64_t{kPackCellsThreads}));
   return p;
 }
 
 // Packs both images of a pass, whose magnitudes lie side by side.
 template <typename T, int PRODUCTS>
 cudaError_t LaunchPackCells(const PackBothParams& p, cudaStream_t stream) {
-  const int64_t parts = p.image[0].parts + p.image[1].parts;
+  const int parts = p.image[0].parts + p.image[1].parts;
   if (parts == 0) return cudaSuccess;
   const auto blocks = [](int64_t work) {
     return static_cast<unsigned>(std::clamp<int64_t>(work, 1, 8 * kSm90Blocks));

@@ -9,6 +9,7 @@
 #include "cuda/call.h"
 #include "cuda/kernels/simt.cuh"
 #include "cuda/launch/grad_bias.cuh"
+#include "cuda/primitives/sum_splits.cuh"
 
 namespace transconv::cuda::simt {
 
@@ -98,14 +99,6 @@ cudaError_t LaunchGatherByTile(const Call& call) {
 }
 
 template <typename T>
-cudaError_t SumSplits(const typename Accumulator<T>::type* partial, void* result, int64_t size,
-                      int64_t splits, cudaStream_t stream) {
-  SumSplitsKernel<T><<<Blocks(CeilDiv(size, kThreads)), kThreads, 0, stream>>>(
-      partial, static_cast<T*>(result), size, splits);
-  return cudaGetLastError();
-}
-
-template <typename T>
 cudaError_t LaunchGradWeight(const Call& call) {
   using A = typename Accumulator<T>::type;
   const Problem& q = call.problem;
@@ -121,7 +114,7 @@ cudaError_t LaunchGradWeight(const Call& call) {
   }
   cudaError_t status = cudaGetLastError();
   if (status != cudaSuccess) return status;
-  status = SumSplits<T>(partial, call.w, size, p.splits, call.stream);
+  status = LaunchSumSplits<T>(partial, call.w, size, p.splits, call.stream);
   if (status != cudaSuccess || call.vector == nullptr) return status;
 
   return grad_bias::Launch(call, static_cast<uint8_t*>(call.workspace) + WeightBytes<T>(q));

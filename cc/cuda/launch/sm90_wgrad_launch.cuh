@@ -227,7 +227,7 @@ inline void FillParams(const Call& call, const Programme& g, WgradParams* p) {
   p->x_cells = g.x_cells;
   p->dy_cells = g.plan.dy_cells();
   p->x_groups = g.x_groups;
-  p->cell_groups = g.cell_groups;
+  p->dy_groups = g.cell_groups - g.plan.form.halves * g.x_groups;
   const int units = 8 / g.producer_warps() * g.cell_groups;
   const bool rounds = element == 2 && !g.cells;  // in registers
   const int round = g.plan.form.warpgroups == 3 ? Taps::kUnits : Halves::kUnits;
@@ -294,17 +294,17 @@ cudaError_t LaunchKernel(const Call& call, const Programme& g) {
   s.in_blocks = g.in_blocks;
   s.out_blocks = g.out_blocks;
   s.passes = g.plan.passes;
-  s.units = g.units;
   s.splits = g.splits;
   s.form = g.plan.form;
   s.taps = static_cast<int>(q.taps());
   s.count = g.slot_bytes / 16;
   for (int i = 0; i < g.plan.places(); ++i) {
-    s.tap[i] = g.plan.tap[i] < 0 ? int16_t{-1}
-                                 : static_cast<int16_t>(g.plan.tile.tap_kernel[g.plan.tap[i]]);
+    const int tap = g.plan.tap[i];
+    if (tap >= 0) s.place[g.plan.tile.tap_kernel[tap]] = static_cast<int16_t>(i);
   }
-  const unsigned blocks = static_cast<unsigned>(CeilDiv(s.count, kSumThreads));
-  SumSlotsKernel<T><<<blocks, kSumThreads, 0, call.stream>>>(s);
+  const int64_t blocks =
+      q.groups * g.in_blocks * g.out_blocks * int64_t{g.plan.form.halves * kSumParts};
+  SumSlotsKernel<T><<<static_cast<unsigned>(blocks), kSumThreads, 0, call.stream>>>(s);
   return cudaGetLastError();
 }
 

@@ -122,7 +122,6 @@ cudaError_t LaunchSum(const Call& call, const Programme& g) {
   s.in_blocks = g.in_blocks;
   s.out_blocks = g.out_blocks;
   s.passes = g.passes();
-  s.units = g.units;
   s.splits = g.strips * g.shares;
   s.form = WgradForm{kRollingTaps, 1, kRollingTaps};
   s.taps = static_cast<int>(q.taps());
@@ -133,13 +132,15 @@ cudaError_t LaunchSum(const Call& call, const Programme& g) {
       for (int row = 0; row < kRollingTaps; ++row) {
         const int64_t k = kRollingTaps * (pass / g.passes_w) + row;
         const int64_t l = kRollingTaps * (pass % g.passes_w) + column;
-        s.tap[(pass * kRollingTaps + column) * kRollingTaps + row] =
-            static_cast<int16_t>(k < q.h.kernel && l < q.w.kernel ? k * q.w.kernel + l : -1);
+        if (k < q.h.kernel && l < q.w.kernel) {
+          s.place[k * q.w.kernel + l] =
+              static_cast<int16_t>((pass * kRollingTaps + column) * kRollingTaps + row);
+        }
       }
     }
   }
-  const unsigned blocks = static_cast<unsigned>(CeilDiv(s.count, kSumThreads));
-  SumSlotsKernel<T><<<blocks, kSumThreads, 0, call.stream>>>(s);
+  const int64_t blocks = q.groups * g.in_blocks * g.out_blocks * int64_t{kSumParts};
+  SumSlotsKernel<T><<<static_cast<unsigned>(blocks), kSumThreads, 0, call.stream>>>(s);
   return cudaGetLastError();
 }
 

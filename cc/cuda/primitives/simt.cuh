@@ -41,20 +41,6 @@ __device__ inline A BlockSum(A value) {
   return sum;
 }
 
-// Sums the splits of every entry in their order and rounds once.
-template <typename T>
-__global__ void __launch_bounds__(256)
-    SumSplitsKernel(const typename Accumulator<T>::type* __restrict__ partial,
-                    T* __restrict__ result, int64_t size, int64_t splits) {
-  using A = typename Accumulator<T>::type;
-  const int64_t step = static_cast<int64_t>(gridDim.x) * 256;
-  for (int64_t i = blockIdx.x * static_cast<int64_t>(256) + threadIdx.x; i < size; i += step) {
-    A sum = 0;
-    for (int64_t s = 0; s < splits; ++s) sum += partial[s * size + i];
-    Store(result + i, sum);
-  }
-}
-
 }  // namespace transconv::cuda
 
 #endif  // TRANSCONV_CUDA_PRIMITIVES_SIMT_CUH_

@@ -1,0 +1,69 @@
+// The last step of every reduction that blocks share: the splits of each entry added in a fixed
+// order and rounded once.
+#ifndef TRANSCONV_CUDA_PRIMITIVES_SUM_SPLITS_CUH_
+#define TRANSCONV_CUDA_PRIMITIVES_SUM_SPLITS_CUH_
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "cuda/primitives/simt.cuh"
+
+namespace transconv::cuda {
+
+constexpr int kSumSplitsThreads = 256;
+
+// `partial` is [split][entry]. Each of PARTS groups of a block's threads sums some of the splits.
+template <typename T, int PARTS>
+__global__ void __launch_bounds__(kSumSplitsThreads)
+    SumSplitsKernel(const typename Accumulator<T>::type* __restrict__ partial,
+                    T* __restrict__ result, int64_t size, int64_t splits) {
+  using A = typename Accumulator<T>::type;
+  constexpr int kWidth = kSumSplitsThreads / PARTS;
+  __shared__ A sums[PARTS > 1 ? PARTS : 1][kWidth];
+  const int part = static_cast<int>(threadIdx.x) / kWidth, lane = threadIdx.x % kWidth;
+  const int64_t begin = splits * part / PARTS, end = splits * (part + 1) / PARTS;
+  for (int64_t first = int64_t{blockIdx.x} * kWidth; first < size;
+       first += int64_t{gridDim.x} * kWidth) {
+    const int64_t i = first + lane;
+    A sum = 0;
+    if (i < size) {
+#pragma unroll 8
+      for (int64_t s = begin; s < end; ++s) sum += partial[s * size + i];
+    }
+    if constexpr (PARTS > 1) {
+      sums[part][lane] = sum;
+      __syncthreads();
+      if (part == 0) {
+        for (int other = 1; other < PARTS; ++other) sum += sums[other][lane];
+      }
+      __syncthreads();
+    }
+    if (part == 0 && i < size) Store(result + i, sum);
+  }
+}
+
+template <typename T>
+cudaError_t LaunchSumSplits(const typename Accumulator<T>::type* partial, void* result,
+                            int64_t size, int64_t splits, cudaStream_t stream) {
+  constexpr int64_t kMany = 1 << 17, kFew = 1 << 12;  // entries that fill a card, or leave it empty
+  constexpr int64_t kManySplits = 64;
+  T* const to = static_cast<T*>(result);
+  const auto blocks = [size](int parts) {
+    const int64_t width = kSumSplitsThreads / parts;
+    return static_cast<unsigned>(std::clamp<int64_t>((size + width - 1) / width, 1, 1 << 20));
+  };
+  if (size >= kMany || splits < 8) {
+    SumSplitsKernel<T, 1><<<blocks(1), kSumSplitsThreads, 0, stream>>>(partial, to, size, splits);
+  } else if (size > kFew || splits < kManySplits) {
+    SumSplitsKernel<T, 8><<<blocks(8), kSumSplitsThreads, 0, stream>>>(partial, to, size, splits);
+  } else {
+    SumSplitsKernel<T, 32><<<blocks(32), kSumSplitsThreads, 0, stream>>>(partial, to, size, splits);
+  }
+  return cudaGetLastError();
+}
+
+}  // namespace transconv::cuda
+
+#endif  // TRANSCONV_CUDA_PRIMITIVES_SUM_SPLITS_CUH_
