@@ -18,6 +18,7 @@ from benchmarks.peers import Arrays
 from benchmarks.shapes import Layer
 
 _POINTS = 384
+_PAIRS = 1 << 18  # of a point and a tap
 _MACS = 200_000_000  # float64 multiplications that a reference may cost
 
 
@@ -105,7 +106,8 @@ class Reference:
         """Corners and random positions, as many as the budget allows."""
         layer = self._layer
         per_point = layer.cin * layer.cout // layer.groups * math.prod(layer.kernel)
-        count = int(min(_POINTS, max(_MACS // per_point, 16)))
+        taps = math.prod(layer.kernel)
+        count = int(min(_POINTS, max(min(_MACS // per_point, _PAIRS // taps), 16)))
         corners = list(
             itertools.product((0, layer.n - 1), (0, size[0] - 1), (0, size[1] - 1))
         )
@@ -151,11 +153,14 @@ class Reference:
         total = np.zeros((len(n), channels))
         image = _nchw(x if of_output else dy, layer.layout)
         source = _pick(image, table[:, 1], None, table[:, 2], table[:, 3])
-        for kh, kw in itertools.product(*map(range, layer.kernel)):
-            rows = (table[:, 4] == kh) & (table[:, 5] == kw)
+        tap = table[:, 4] * layer.kernel[1] + table[:, 5]
+        order = np.argsort(tap, kind="stable")
+        ends = np.searchsorted(tap[order], np.arange(math.prod(layer.kernel) + 1))
+        for k, (first, last) in enumerate(itertools.pairwise(ends)):
+            rows = order[first:last]
             a = source[rows].reshape(-1, g, weight.shape[1]).swapaxes(0, 1)
-            part = (a @ weight[..., kh, kw]).swapaxes(0, 1)
-            total[table[rows, 0]] += part.reshape(-1, channels)
+            part = a @ weight[..., k // layer.kernel[1], k % layer.kernel[1]]
+            total[table[rows, 0]] += part.swapaxes(0, 1).reshape(-1, channels)
         return (n, i, j), total + _host(b) if bias else total
 
     def _channels(self) -> tuple[np.ndarray, np.ndarray]:

@@ -35,9 +35,9 @@ if __name__ == "__main__":  # before JAX is imported
 import jax  # noqa: E402
 import numpy as np  # noqa: E402
 import optax  # noqa: E402
+import pictures  # noqa: E402
 from flax import nnx  # noqa: E402
 from jax.sharding import NamedSharding, PartitionSpec  # noqa: E402
-from PIL import Image, ImageDraw  # noqa: E402
 
 from jax_transconv.nn.nnx import ConvTranspose2d  # noqa: E402
 
@@ -106,28 +106,6 @@ def train(size: int, steps: int, devices: list) -> tuple[list[float], int]:
     return losses, len(shards)
 
 
-def save_picture(curves: dict[str, list[float]], path: pathlib.Path) -> None:
-    """Both curves: dots for the first on the line of the second."""
-    width, height, margin = 480, 280, 30
-    picture = Image.new("RGB", (width, height), "white")
-    draw = ImageDraw.Draw(picture)
-    draw.text((margin, 8), "loss: line " + ", dots ".join(curves), "black")
-    draw.rectangle((margin, margin, width - margin, height - margin), outline="gray")
-    line, dots = curves.values()
-    top = max(line)
-    x = np.linspace(margin, width - margin, len(line)).tolist()
-
-    def rows(values: list[float]) -> list[float]:
-        return [height - margin - (height - 2 * margin) * v / top for v in values]
-
-    draw.line([*zip(x, rows(line), strict=True)], (70, 140, 220), 2)
-    for a, b in zip(x, rows(dots), strict=True):
-        draw.ellipse((a - 3, b - 3, a + 3, b + 3), fill=(200, 60, 40))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    picture.save(path)
-    print(f"{path}: the losses")
-
-
 def main(args: argparse.Namespace) -> int:
     """Trains twice, compares, and writes the picture."""
     devices = jax.devices()
@@ -139,7 +117,10 @@ def main(args: argparse.Namespace) -> int:
     worst = max(abs(a - b) / a for a, b in zip(alone, together, strict=True))
     print(f"largest relative difference of a loss: {worst:.1e}")
     print(f"{shares} of {len(devices)} devices made a share of the images")
-    save_picture({"1 device": alone, f"{len(devices)} devices": together}, args.out)
+    print(f"loss: {together[0]:.6f} before, {together[-1]:.6f} after")
+    dots = {f"{len(devices)} devices": together}
+    plot = pictures.curves("loss", {"1 device": alone}, dots=dots)
+    pictures.save([plot], args.out, "the losses")
     return 0 if worst <= ALLOWED and shares == len(devices) else 1
 
 

@@ -1,9 +1,10 @@
 """A DCGAN of handwritten digits: two networks, each against the other, in seconds.
 
 The generator [1]_ enlarges 2x2 features to the 8x8 images of scikit-learn's digits by
-two transposed convolutions, `jax_transconv.nn.nnx.ConvTranspose2d`. The program writes
-a grid of samples and fails unless they are nearer to held-out digits, in mean image and
-in deviation, than the samples of the untrained generator are.
+two transposed convolutions, `jax_transconv.nn.nnx.ConvTranspose2d`. The program draws
+the curves of training with a grid of samples, and fails unless those are nearer to
+held-out digits, in mean image and in deviation, than the samples of the untrained
+generator are.
 
     python examples/dcgan.py --out demo_out/dcgan.png
 
@@ -12,6 +13,7 @@ in deviation, than the samples of the untrained generator are.
 """
 
 import argparse
+import functools
 import pathlib
 import sys
 import time
@@ -20,10 +22,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pictures
 import sklearn.datasets
 from flax import nnx
 from jax.nn.initializers import normal
-from PIL import Image
 
 from jax_transconv.nn.nnx import ConvTranspose2d
 
@@ -120,6 +122,7 @@ def digits() -> tuple[jax.Array, jax.Array]:
     return images[HELD_OUT:], images[:HELD_OUT]
 
 
+@functools.partial(nnx.jit, static_argnums=1)
 def samples(generator: Generator, count: int) -> jax.Array:
     """Images of fixed latents, with the moments of the batch, as in training."""
     z = jax.random.normal(jax.random.key(SEED + 1), (count, LATENT))
@@ -130,18 +133,6 @@ def distance(made: jax.Array, real: jax.Array) -> float:
     """Root mean square difference of the mean images and of the deviations."""
     differences = jnp.stack([made.mean(0) - real.mean(0), made.std(0) - real.std(0)])
     return float(jnp.sqrt((differences**2).mean()))
-
-
-def save_picture(made: jax.Array, path: pathlib.Path) -> None:
-    """A grid of samples."""
-    tiles = np.pad(made[..., 0], ((0, 0), (1, 1), (1, 1)), constant_values=-0.4)
-    grid = tiles.reshape(ROWS, COLUMNS, 10, 10).swapaxes(1, 2)
-    picture = Image.fromarray(
-        np.uint8(127.5 * (grid.reshape(10 * ROWS, 10 * COLUMNS) + 1))
-    )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    picture.resize((60 * COLUMNS, 60 * ROWS), Image.Resampling.NEAREST).save(path)
-    print(f"{path}: samples")
 
 
 def main() -> int:
@@ -159,21 +150,35 @@ def main() -> int:
     networks = Generator(args.width, rngs), Discriminator(args.width, rngs)
     adam = optax.adam(RATE, b1=0.5)
     optimizers = tuple(nnx.Optimizer(n, adam, wrt=nnx.Param) for n in networks)
-    before = distance(samples(networks[0], len(test)), test)
+    distances = [distance(samples(networks[0], len(test)), test)]
     rng, key = np.random.default_rng(SEED), jax.random.key(SEED)
-    start, told, deceived = time.perf_counter(), 0.0, 0.0
+    start, epochs = time.perf_counter(), []
     for epoch in range(1, args.epochs + 1):
+        losses = []
         for batch in rng.permutation(len(train)).reshape(-1, BATCH):
             key, drawn = jax.random.split(key)
-            told, deceived = train_step(*networks, optimizers, train[batch], drawn)
+            losses.append(train_step(*networks, optimizers, train[batch], drawn))
+        epochs.append(np.mean(losses, axis=0).tolist())
+        distances.append(distance(samples(networks[0], len(test)), test))
         if epoch % 10 == 0 or epoch == args.epochs:
             print(
-                f"epoch {epoch:3}: discriminator {told:.3f}, generator {deceived:.3f}, "
-                f"{time.perf_counter() - start:.1f} s"
+                "epoch {:3}: discriminator {:.3f}, generator {:.3f}, {:.1f} s".format(
+                    epoch, *epochs[-1], time.perf_counter() - start
+                )
             )
-    after = distance(samples(networks[0], len(test)), test)
+    before, after = distances[0], distances[-1]
     print(f"distance to held-out digits: {before:.3f} before, {after:.3f} after")
-    save_picture(samples(networks[0], ROWS * COLUMNS), args.out)
+    told, deceived = zip(*epochs, strict=True)
+    made = np.asarray(samples(networks[0], ROWS * COLUMNS))[..., 0]
+    pictures.save(
+        [
+            pictures.curves("losses", {"discriminator": told, "generator": deceived}),
+            pictures.curves("distance to held-out digits", {"": distances}),
+            pictures.tiles((made + 1) / 2, COLUMNS),
+        ],
+        args.out,
+        "losses, distance to held-out digits, and samples",
+    )
     if not after < before:
         print("the samples are no nearer to digits", file=sys.stderr)
         return 1

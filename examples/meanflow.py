@@ -6,8 +6,9 @@ a path, which `jax.jvp` gives in one forward pass: through the transposed convol
 of the decoder, too, where ``autodiff="both"`` allows it. The image of a noise ``e`` is
 then ``e - u(e, 0, 1)``.
 
-The program checks the derivative against a difference quotient, trains, writes a grid
-of samples, and fails unless they are nearer to held-out digits than before.
+The program checks the derivative against a difference quotient, trains, draws the curve
+of the error with a grid of samples, and fails unless those are nearer to held-out
+digits than before.
 
     python examples/meanflow.py --out demo_out/meanflow.png
 
@@ -24,9 +25,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pictures
 import sklearn.datasets
 from flax import nnx
-from PIL import Image
 
 from jax_transconv.nn.nnx import ConvTranspose2d
 
@@ -143,19 +144,6 @@ def distance(made: jax.Array, real: jax.Array) -> float:
     return float(jnp.sqrt((differences**2).mean()))
 
 
-def save_picture(made: jax.Array, path: pathlib.Path) -> None:
-    """A grid of samples."""
-    made = np.clip(np.asarray(made)[: ROWS * COLUMNS, ..., 0], -1, 1)
-    tiles = np.pad(made, ((0, 0), (1, 1), (1, 1)), constant_values=-0.4)
-    grid = tiles.reshape(ROWS, COLUMNS, 10, 10).swapaxes(1, 2)
-    picture = Image.fromarray(
-        np.uint8(127.5 * (grid.reshape(10 * ROWS, 10 * COLUMNS) + 1))
-    )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    picture.resize((60 * COLUMNS, 60 * ROWS), Image.Resampling.NEAREST).save(path)
-    print(f"{path}: samples")
-
-
 def main() -> int:
     """Checks, trains, and writes the picture."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -176,18 +164,29 @@ def main() -> int:
     noise = jax.random.normal(jax.random.key(SEED + 1), test.shape)
     before = distance(generate(model, noise), test)
     rng, key = np.random.default_rng(SEED), jax.random.key(SEED)
-    start, error = time.perf_counter(), 0.0
+    start, errors = time.perf_counter(), []
     for epoch in range(1, args.epochs + 1):
+        found = []
         for batch in rng.permutation(len(train)).reshape(-1, BATCH):
             key, drawn = jax.random.split(key)
-            error = train_step(model, optimizer, train[batch], drawn)
+            found.append(train_step(model, optimizer, train[batch], drawn))
+        errors.append(float(np.mean(found)))
         if epoch % 10 == 0 or epoch == args.epochs:
             seconds = time.perf_counter() - start
-            print(f"epoch {epoch:3}: square error {error:.2f}, {seconds:.1f} s")
+            print(f"epoch {epoch:3}: square error {errors[-1]:.2f}, {seconds:.1f} s")
     made = generate(model, noise)
     after = distance(made, test)
     print(f"distance to held-out digits: {before:.3f} before, {after:.3f} after")
-    save_picture(made, args.out)
+    print(f"square error: {errors[0]:.2f} before, {errors[-1]:.2f} after")
+    shown = np.clip(np.asarray(made)[: ROWS * COLUMNS, ..., 0], -1, 1)
+    pictures.save(
+        [
+            pictures.curves("square error", {"": errors}),
+            pictures.tiles((shown + 1) / 2, COLUMNS),
+        ],
+        args.out,
+        "the error, and samples",
+    )
     return 0 if off < 1e-2 and after < before else 1
 
 

@@ -3,14 +3,15 @@
 A decoder written for Flax NNX is trained for 20 steps three times: with Flax's own
 `ConvTranspose`; with that of `jax_transconv.nn.nnx`, which takes the same arguments and
 parameters; and with Flax's own again, the loss being passed through `accelerate`.
-Nothing else differs. The program prints the losses and the time of a step, and fails
-unless the losses agree at every step and a step takes less time.
+Nothing else differs. The program prints and draws the losses and the time of a step,
+and fails unless the losses agree at every step and a step takes less time.
 
     python examples/one_import.py
     python examples/one_import.py --steps 20 --size 32 --width 64
 """
 
 import argparse
+import pathlib
 import statistics
 import sys
 import time
@@ -20,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pictures
 from flax import nnx
 
 import jax_transconv.nn.nnx
@@ -104,6 +106,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--size", type=int, default=64, help="side of an image")
     parser.add_argument("--width", type=int, default=32, help="channels")
+    parser.add_argument("--out", type=pathlib.Path, default="demo_out/one_import.png")
     args = parser.parse_args()
     if args.steps < 2 or args.size < 8 or args.size % 8 or args.width < 1:
         parser.error("--steps must be at least 2, --size a multiple of 8, --width 1")
@@ -123,6 +126,21 @@ def main() -> int:
     print(f"a step on {jax.devices()[0].device_kind}: flax {1e3 * slow:.1f} ms")
     for name, seconds in (("one import", fast), ("accelerate", as_fast)):
         print(f"  {name} {1e3 * seconds:.1f} ms, {slow / seconds:.1f} times as fast")
+    print(f"loss: {ours[0]:.6f} before, {ours[-1]:.6f} after")
+    milliseconds = {
+        "flax": 1e3 * slow,
+        "one import": 1e3 * fast,
+        "accelerate": 1e3 * as_fast,
+    }
+    dots = {"one import": ours, "accelerate": switched}
+    pictures.save(
+        [
+            pictures.curves("loss", {"flax": flax}, dots=dots),
+            pictures.bars("a step, median", milliseconds, "ms"),
+        ],
+        args.out,
+        "the losses, and the time of a step",
+    )
     if not worst <= ALLOWED:
         print(f"the losses differ by more than {ALLOWED}", file=sys.stderr)
         return 1

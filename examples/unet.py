@@ -21,8 +21,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pictures
 from flax import nnx
-from PIL import Image, ImageDraw
+from PIL import Image
 
 from jax_transconv.nn.nnx import ConvTranspose2d
 
@@ -113,45 +114,11 @@ def predict(model: UNet, x: jax.Array) -> jax.Array:
     return model(x).argmax(-1)
 
 
-def curve(values: list[float], top: float, title: str) -> Image.Image:
-    """A plot of values from 0 to `top` over the steps."""
-    width, height, margin = 480, 240, 30
-    picture = Image.new("RGB", (width, height), "white")
-    draw = ImageDraw.Draw(picture)
-    right, bottom = width - margin, height - margin
-    draw.rectangle((margin, margin, right, bottom), outline="gray")
-    draw.text((margin, 8), f"{title}: {values[-1]:.3f} at the end", "black")
-    draw.text((2, margin - 5), f"{top:.2g}", "black")
-    draw.text((2, bottom - 5), "0", "black")
-    draw.text((right - 60, bottom + 8), f"{len(values)} points", "black")
-    x = np.linspace(margin, right, len(values))
-    y = bottom - (bottom - margin) * np.clip(np.array(values) / top, 0, 1)
-    draw.line([*zip(x.tolist(), y.tolist(), strict=True)], (200, 60, 40), 2)
-    return picture
-
-
 def predictions(x: np.ndarray, truth: np.ndarray, found: np.ndarray) -> Image.Image:
     """Rows of images, of their classes, and of the classes found."""
     gray = np.uint8(255 * np.clip((x + 0.5) / 2, 0, 1)).repeat(3, axis=-1)
     rows = [np.concatenate(list(r), 1) for r in (gray, COLOURS[truth], COLOURS[found])]
     return Image.fromarray(np.concatenate(rows))
-
-
-def save_picture(parts: list[Image.Image], path: pathlib.Path) -> None:
-    """The parts, one under the other, at the width of the first."""
-    width = parts[0].width
-    parts = [
-        p.resize((width, p.height * width // p.width), Image.Resampling.NEAREST)
-        for p in parts
-    ]
-    picture = Image.new("RGB", (width, sum(p.height for p in parts)))
-    top = 0
-    for part in parts:
-        picture.paste(part, (0, top))
-        top += part.height
-    path.parent.mkdir(parents=True, exist_ok=True)
-    picture.save(path)
-    print(f"{path}: loss, accuracy, and images, truth and predictions")
 
 
 def main() -> int:
@@ -184,13 +151,15 @@ def main() -> int:
             )
     background = float((truth == 0).mean())
     print(f"calling everything background: {background:.3f}")
-    save_picture(
+    print(f"loss: {losses[0]:.3f} before, {losses[-1]:.3f} after")
+    pictures.save(
         [
-            curve(losses, losses[0], "loss"),
-            curve(accuracies, 1, "held-out accuracy"),
+            pictures.curves("loss", {"": losses}, top=losses[0]),
+            pictures.curves("held-out accuracy", {"": accuracies}, top=1),
             predictions(test[:8], truth[:8], np.asarray(predict(model, test[:8]))),
         ],
         args.out,
+        "loss, accuracy, and images, truth and predictions",
     )
     return 0 if accuracies[-1] > background else 1
 

@@ -2,8 +2,9 @@
 
 The decoder [1]_ enlarges 2x2 features to the 8x8 images of scikit-learn's digits by two
 transposed convolutions, `jax_transconv.nn.nnx.ConvTranspose2d`. The program prints the
-bound on the held-out images after every few epochs, writes a picture, and fails unless
-the bound beats the best model without a latent: independent pixels of the right means.
+bound on the held-out images after every few epochs, draws its curve with images that it
+makes, and fails unless the bound beats the best model without a latent: independent
+pixels of the right means.
 
     python examples/vae.py --out demo_out/vae.png
 
@@ -19,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pictures
 import sklearn.datasets
 from flax import nnx
 from PIL import Image
@@ -71,10 +73,11 @@ def negative_bound(model: VAE, x: jax.Array, key: jax.Array) -> jax.Array:
 @nnx.jit
 def train_step(
     model: VAE, optimizer: nnx.Optimizer, x: jax.Array, key: jax.Array
-) -> None:
-    """One step of the optimizer, in place."""
-    gradients = nnx.grad(negative_bound)(model, x, key)
+) -> jax.Array:
+    """One step of the optimizer, in place; returns the bound."""
+    bound, gradients = nnx.value_and_grad(negative_bound)(model, x, key)
     optimizer.update(model, gradients)
+    return bound
 
 
 @nnx.jit
@@ -101,21 +104,12 @@ def independent_pixels(train: jax.Array, test: jax.Array) -> float:
     )
 
 
-def save_picture(model: VAE, test: jax.Array, path: pathlib.Path) -> None:
+def show(model: VAE, test: jax.Array) -> Image.Image:
     """Rows of held-out images, of what the model makes of each, and of samples."""
     shown = test[:16]
     z = jax.random.normal(jax.random.key(SEED + 1), (32, LATENT))
     made = nnx.sigmoid(model.decode(jnp.concatenate([model.encode(shown)[0], z])))
-    tiles = np.pad(
-        np.concatenate([shown, made])[..., 0],
-        ((0, 0), (1, 1), (1, 1)),
-        constant_values=0.3,
-    )
-    grid = tiles.reshape(4, 16, 10, 10).swapaxes(1, 2).reshape(40, 160)
-    picture = Image.fromarray(np.uint8(255 * grid))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    picture.resize((6 * 160, 6 * 40), Image.Resampling.NEAREST).save(path)
-    print(f"{path}: held-out images, their reconstructions, two rows of samples")
+    return pictures.tiles(np.concatenate([shown, made])[..., 0], 16)
 
 
 def main() -> int:
@@ -124,6 +118,8 @@ def main() -> int:
     parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument("--out", type=pathlib.Path, default="demo_out/vae.png")
     args = parser.parse_args()
+    if args.epochs < 1:
+        parser.error("--epochs must be at least 1")
 
     train, test = digits()
     baseline = independent_pixels(train, test)
@@ -131,17 +127,30 @@ def main() -> int:
     model = VAE(nnx.Rngs(SEED))
     optimizer = nnx.Optimizer(model, optax.adam(RATE), wrt=nnx.Param)
     rng, key = np.random.default_rng(SEED), jax.random.key(SEED)
-    start, bound = time.perf_counter(), float("inf")
+    start, trained, held_out = time.perf_counter(), [], []
     for epoch in range(1, args.epochs + 1):
+        bounds = []
         for batch in rng.permutation(len(train)).reshape(-1, BATCH):
             key, drawn = jax.random.split(key)
-            train_step(model, optimizer, train[batch], drawn)
+            bounds.append(train_step(model, optimizer, train[batch], drawn))
+        trained.append(float(np.mean(bounds)))
+        held_out.append(float(evaluate(model, test, jax.random.key(SEED))))
         if epoch % 5 == 0 or epoch == args.epochs:
-            bound = float(evaluate(model, test, jax.random.key(SEED)))
             seconds = time.perf_counter() - start
-            print(f"epoch {epoch:3}: at most {bound:.2f} nats, {seconds:.1f} s")
-    save_picture(model, test, args.out)
-    if not bound < baseline:
+            print(f"epoch {epoch:3}: at most {held_out[-1]:.2f} nats, {seconds:.1f} s")
+    print(f"bound: {held_out[0]:.2f} before, {held_out[-1]:.2f} after")
+    lines = {
+        "training": trained,
+        "held-out": held_out,
+        "independent pixels": [baseline] * args.epochs,
+    }
+    bottom = 0.9 * min(trained + held_out)
+    pictures.save(
+        [pictures.curves("nats", lines, bottom=bottom), show(model, test)],
+        args.out,
+        "bounds; held-out images, their reconstructions, two rows of samples",
+    )
+    if not held_out[-1] < baseline:
         print("the model is no better than independent pixels", file=sys.stderr)
         return 1
     return 0

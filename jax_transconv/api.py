@@ -301,7 +301,7 @@ def explain(
         The explanation, which is printed as well.
 
     Raises:
-        ValueError: as `conv_transpose2d` would.
+        ValueError: as `conv_transpose2d` would; or if no such platform is known.
         TypeError: as `conv_transpose2d` would.
     """
     if len(x.shape) == 3:

@@ -7,10 +7,12 @@ for a failed check or an error in what was asked for, 2 for a wrong command line
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import importlib
 import importlib.metadata
 import importlib.util
+import itertools
 import json
 import os
 import platform as host
@@ -145,16 +147,15 @@ def check(args: argparse.Namespace) -> Outcome:
     """Runs every row that this machine has against the definition."""
     results = []
     start = time.monotonic()
-    for number, (name, verify) in enumerate(_checks()):
-        if not args.json and sys.stderr.isatty():
-            print(f"\r\x1b[K{number}: {name}", end="", file=sys.stderr, flush=True)
-        try:
-            error = verify()
-        except Exception as fault:  # whatever is wrong here is what was asked for
-            error = f"{type(fault).__name__}: {fault}"
-        results.append({"check": name, "error": error})
-    if not args.json and sys.stderr.isatty():
-        print("\r\x1b[K", end="", file=sys.stderr)
+    checks = list(_checks())
+    with _progress(len(checks), quiet=args.json) as tell:
+        for name, verify in checks:
+            tell(name)
+            try:
+                error = verify()
+            except Exception as fault:  # whatever is wrong here is what was asked for
+                error = f"{type(fault).__name__}: {fault}"
+            results.append({"check": name, "error": error})
     failed = [r for r in results if r["error"]]
     seconds = round(time.monotonic() - start, 1)
     data = {"passed": not failed, "seconds": seconds, "checks": results}
@@ -165,6 +166,48 @@ def check(args: argparse.Namespace) -> Outcome:
         f"on {jax.local_devices()[0].device_kind}: {', '.join(rows)}"
     )
     return Outcome(data, "\n".join(lines), 1 if failed else 0)
+
+
+@contextlib.contextmanager
+def _progress(total: int, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """Shows each step's name as it begins, on the standard error.
+
+    A bar on a terminal that has rich, plain lines otherwise.
+    """
+    if quiet:
+        yield lambda name: None
+        return
+    bar = _bar() if sys.stderr.isatty() else None
+    if bar is None:
+        numbers = itertools.count(1)
+        yield lambda name: print(
+            f"{next(numbers)} of {total}: {name}", file=sys.stderr, flush=True
+        )
+        return
+    with bar:
+        task = bar.add_task("", total=total, completed=-1)
+        yield lambda name: bar.update(task, description=name, advance=1)
+
+
+def _bar() -> Any:
+    try:
+        from rich import console, progress, table
+    except ImportError:
+        return None
+    return progress.Progress(
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeElapsedColumn(),
+        # On a narrow terminal the name is cut, and not the rest.
+        progress.TextColumn(
+            "{task.description}",
+            markup=False,
+            table_column=table.Column(ratio=1, no_wrap=True),
+        ),
+        expand=True,
+        console=console.Console(stderr=True),
+        transient=True,
+    )
 
 
 def _checks() -> Iterator[tuple[str, Callable[[], str | None]]]:
@@ -286,7 +329,19 @@ def explain(args: argparse.Namespace) -> Outcome:
     )
     plan.check_backend(args.backend)
     found = explanation(spec, args.platform, args.backend)
-    return Outcome(_explanation_data(found), str(found))
+    data = _explanation_data(found)
+    idle = {name: p for name, p in found.plans.items() if p.row is None}
+    if not idle:
+        return Outcome(data, str(found))
+    # Rows that were not asked for have nothing to say.
+    unasked = f"backend={args.backend!r} was asked for"
+    reasons = [r for p in idle.values() for _, r in p.verdicts if r != unasked]
+    error = (
+        f"explain: backend {args.backend!r} has no row for {', '.join(idle)} of this "
+        f"problem: {'; '.join(dict.fromkeys(reasons))}"
+    )
+    way_out = "Resolution: leave --backend out to see which rows run here."
+    return Outcome(data | {"error": error}, f"{error}\n{way_out}", 1)
 
 
 def _explanation_data(found: Explanation) -> dict[str, Any]:
@@ -430,7 +485,9 @@ def _parser() -> argparse.ArgumentParser:
         return command
 
     def add_platform(command: argparse.ArgumentParser) -> None:
-        command.add_argument("--platform", help="cpu, cuda, ...: default, JAX's own")
+        command.add_argument(
+            "--platform", choices=plan.PLATFORMS, help="default: JAX's own"
+        )
 
     add(info)
     add(check)

@@ -9,6 +9,7 @@ TensorFlow, `onnx_arguments` for an ONNX node. None of those packages is importe
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -20,6 +21,7 @@ from jax_transconv.torch_compat import to_numpy, to_torch_tensor
 
 __all__ = [
     "Layer",
+    "Parameter",
     "conv",
     "conv_transpose",
     "conv_transpose2d",
@@ -47,12 +49,16 @@ def flax_kernel(weight: Any, *, transpose_kernel: bool = False) -> np.ndarray:
     Returns:
         (*kernel_size, C_in, C_out), flipped; or (*kernel_size, C_out, C_in).
 
+    Raises:
+        ValueError: if the weight is not that of one to three spatial axes.
+
     Example:
         >>> import numpy as np
         >>> flax_kernel(np.ones((3, 8, 4, 4))).shape
         (4, 4, 3, 8)
     """
     weight = to_numpy("weight", weight)
+    _check_rank("flax_kernel", "weight", weight, "(C_in, C_out, *kernel_size)", 3)
     if transpose_kernel:
         return np.moveaxis(weight, (0, 1), (-1, -2))
     return np.moveaxis(_flipped(weight, first=2), (0, 1), (-2, -1))
@@ -70,8 +76,13 @@ def torch_weight(kernel: Any, *, transpose_kernel: bool = False) -> np.ndarray:
 
     Returns:
         (C_in, C_out, *kernel_size).
+
+    Raises:
+        ValueError: if the kernel is not that of one to three spatial axes.
     """
     kernel = to_numpy("kernel", kernel)
+    order = "C_out, C_in" if transpose_kernel else "C_in, C_out"
+    _check_rank("torch_weight", "kernel", kernel, f"(*kernel_size, {order})", 3)
     if transpose_kernel:
         return np.moveaxis(kernel, (-1, -2), (0, 1))
     return _flipped(np.moveaxis(kernel, (-2, -1), (0, 1)), first=2)
@@ -86,8 +97,21 @@ def keras_weight(kernel: Any) -> np.ndarray:
 
     Returns:
         (C_in, C_out, kh, kw) or (C_in, C_out, k). Nothing is flipped.
+
+    Raises:
+        ValueError: if the kernel is not that of one or two spatial axes.
     """
+    kernel = to_numpy("kernel", kernel)
+    _check_rank("keras_weight", "kernel", kernel, "(*kernel_size, C_out, C_in)", 2)
     return torch_weight(kernel, transpose_kernel=True)
+
+
+def _check_rank(op: str, name: str, array: np.ndarray, axes: str, most: int) -> None:
+    if not 1 <= array.ndim - 2 <= most:
+        raise ValueError(
+            f"{op}: {name} must be {axes} with 1 to {most} spatial axes, got shape "
+            f"{array.shape}.\nResolution: pass the array as the layer holds it."
+        )
 
 
 def _flipped(array: np.ndarray, first: int) -> np.ndarray:
@@ -131,7 +155,8 @@ def keras_arguments(
         >>> keras_arguments((4, 3), strides=2, padding="same")["padding"]
         ((1, 1), (0, 1))
     """
-    kernel = (kernel_size,) * 2 if isinstance(kernel_size, int) else tuple(kernel_size)
+    square = np.ndim(kernel_size) == 0
+    kernel = _per_axis("kernel_size", kernel_size, 2 if square else None)
     rank = len(kernel)
     if rank not in (1, 2):
         raise ValueError(
@@ -147,11 +172,18 @@ def keras_arguments(
         )
     stride = _per_axis("strides", strides, rank)
     dilation = _per_axis("dilation_rate", dilation_rate, rank)
-    added = (
-        (None,) * rank
-        if output_padding is None
-        else _per_axis("output_padding", output_padding, rank)
-    )
+    _at_least("keras_arguments", 1, kernel_size=kernel, strides=stride)
+    _at_least("keras_arguments", 1, dilation_rate=dilation)
+    added: Any = (None,) * rank
+    if output_padding is not None:
+        added = _per_axis("output_padding", output_padding, rank)
+        _at_least("keras_arguments", 0, output_padding=added)
+        if any(o >= s for o, s in zip(added, stride, strict=True)):
+            raise ValueError(
+                "keras_arguments: output_padding must be less than strides on each "
+                f"axis, got output_padding {added} and strides {stride}.\n"
+                "Resolution: pass what the Keras layer was built with."
+            )
     crop = []
     for k, s, d, o in zip(kernel, stride, dilation, added, strict=True):
         e = d * (k - 1) + 1
@@ -207,13 +239,15 @@ def onnx_arguments(
         `conv_transpose1d` with one spatial axis.
 
     Raises:
-        ValueError: if attributes contradict each other or the shapes.
+        ValueError: if attributes are not as ONNX has them, or contradict each other or
+            the shapes.
 
     Example:
         >>> onnx_arguments((1, 3, 5, 5), (3, 8, 3, 3), strides=[2, 2],
         ...                auto_pad="SAME_UPPER")["padding"]
         ((0, 1), (0, 1))
     """
+    op = "onnx_arguments"
     size, kernel = tuple(x_shape[2:]), tuple(weight_shape[2:])
     rank = len(kernel)
     mode = auto_pad.decode() if isinstance(auto_pad, bytes) else auto_pad
@@ -239,9 +273,27 @@ def onnx_arguments(
     dilation = _per_axis("dilations", dilations, rank)
     added = _per_axis("output_padding", output_padding, rank, 0)
     ends = _per_axis("pads", pads, 2 * rank, 0)
+    _at_least(op, 1, group=(group,), strides=stride, dilations=dilation)
+    _at_least(op, 0, output_padding=added, pads=ends)
+    if x_shape[1] != weight_shape[0] or weight_shape[0] % group:
+        raise _onnx_error(
+            "x and weight must have the same number of channels, a multiple of group",
+            f"{tuple(x_shape)} and {tuple(weight_shape)} with group {group}",
+        )
+    if any(o >= max(s, d) for o, s, d in zip(added, stride, dilation, strict=True)):
+        raise _onnx_error(
+            "output_padding must be less than strides or dilations on each axis",
+            f"output_padding {added}, strides {stride} and dilations {dilation}",
+        )
     wanted: Any = (None,) * rank
     if output_shape is not None:
+        if len(output_shape) not in (rank, rank + 2):
+            raise _onnx_error(
+                f"output_shape must have the {rank} spatial axes or all {rank + 2}",
+                f"{tuple(output_shape)}",
+            )
         wanted = _per_axis("output_shape", tuple(output_shape)[-rank:], rank)
+        _at_least(op, 1, output_shape=wanted)
     elif mode.startswith("SAME"):
         wanted = [n * s for n, s in zip(size, stride, strict=True)]
 
@@ -269,11 +321,23 @@ def _onnx_error(rule: str, got: str) -> ValueError:
     )
 
 
-def _per_axis(name: str, value: Any, count: int, default: int = 1) -> tuple[int, ...]:
+def _per_axis(
+    name: str, value: Any, count: int | None, default: int = 1
+) -> tuple[int, ...]:
+    """One integer for each of `count` axes, or for as many as there are values."""
     if value is None:
         value = default
-    values = (value,) * count if isinstance(value, int) else tuple(value)
-    if len(values) != count:
+    try:
+        values = (operator.index(value),) * (count or 1)
+    except TypeError:  # not one integer
+        try:
+            values = tuple(operator.index(v) for v in value)
+        except TypeError:
+            raise ValueError(
+                f"porting: {name} must be integers, got {value!r}.\n"
+                f"Resolution: give {name} as an int or a sequence of ints."
+            ) from None
+    if count is not None and len(values) != count:
         raise ValueError(
             f"porting: {name} must have {count} values for this kernel, got "
             f"{len(values)}: {values}.\nResolution: give {name} for each axis."
@@ -281,7 +345,39 @@ def _per_axis(name: str, value: Any, count: int, default: int = 1) -> tuple[int,
     return values
 
 
+def _at_least(op: str, least: int, **arguments: tuple[int, ...]) -> None:
+    for name, values in arguments.items():
+        if any(v < least for v in values):
+            raise ValueError(
+                f"{op}: {name} must be at least {least}, got {values}.\n"
+                "Resolution: pass the values of the layer as they are."
+            )
+
+
 # -- Whole models. --
+
+
+def _as_it_is(array: np.ndarray) -> np.ndarray:
+    return array
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameter:
+    """A parameter of a PyTorch layer, and how it becomes one of Flax.
+
+    Attributes:
+        name: in PyTorch.
+        axes: of the array in PyTorch and of that in Flax, in words.
+        ranks: how many axes it may have, in both.
+        to_flax: turns the array in PyTorch into that in Flax.
+        to_torch: and back.
+    """
+
+    name: str
+    axes: tuple[str, str] = ("(channels,)", "(channels,)")
+    ranks: range = range(1, 2)
+    to_flax: Callable[[np.ndarray], np.ndarray] = _as_it_is
+    to_torch: Callable[[np.ndarray], np.ndarray] = _as_it_is
 
 
 @dataclasses.dataclass(frozen=True)
@@ -292,66 +388,61 @@ class Layer:
 
     Attributes:
         name: of the PyTorch layer, as in "decoder.up1".
-        parameters: by the name in Flax: the name in PyTorch, and the functions that
-            turn the one array into the other and back.
+        parameters: by the name in Flax.
     """
 
     name: str
-    parameters: Mapping[str, tuple[str, Callable[..., Any], Callable[..., Any]]]
+    parameters: Mapping[str, Parameter]
 
     def torch_name(self, parameter: str) -> str:
         """The entry of the state dict that a Flax parameter comes from."""
-        return ".".join(filter(None, (self.name, self.parameters[parameter][0])))
-
-
-def _as_it_is(array: np.ndarray) -> np.ndarray:
-    return array
+        return ".".join(filter(None, (self.name, self.parameters[parameter].name)))
 
 
 def conv_transpose(name: str, *, transpose_kernel: bool = False) -> Layer:
     """``torch.nn.ConvTranspose1d`` or ``2d`` to Flax's `ConvTranspose`, or ours."""
-    return Layer(
-        name,
-        {
-            "kernel": (
-                "weight",
-                lambda w: flax_kernel(w, transpose_kernel=transpose_kernel),
-                lambda k: torch_weight(k, transpose_kernel=transpose_kernel),
-            ),
-            "bias": ("bias", _as_it_is, _as_it_is),
-        },
+    order = "C_out, C_in" if transpose_kernel else "C_in, C_out"
+    kernel = Parameter(
+        "weight",
+        ("(C_in, C_out, *kernel_size)", f"(*kernel_size, {order})"),
+        range(3, 6),
+        lambda w: flax_kernel(w, transpose_kernel=transpose_kernel),
+        lambda k: torch_weight(k, transpose_kernel=transpose_kernel),
     )
+    return Layer(name, {"kernel": kernel, "bias": Parameter("bias")})
 
 
 def conv_transpose2d(name: str) -> Layer:
     """``torch.nn.ConvTranspose2d`` to our Flax layer of the same name, any groups."""
-    return Layer(
-        name,
-        {
-            "kernel": ("weight", _as_it_is, _as_it_is),
-            "bias": ("bias", _as_it_is, _as_it_is),
-        },
-    )
+    axes = "(C_in, C_out // groups, kh, kw)"
+    kernel = Parameter("weight", (axes, axes), range(4, 5))
+    return Layer(name, {"kernel": kernel, "bias": Parameter("bias")})
 
 
 def conv(name: str) -> Layer:
     """``torch.nn.Conv1d``, ``2d`` or ``3d`` to Flax's `Conv`, with any groups."""
-    return Layer(
-        name,
-        {
-            "kernel": (
-                "weight",
-                lambda w: np.moveaxis(w, (0, 1), (-1, -2)),
-                lambda k: np.moveaxis(k, (-1, -2), (0, 1)),
-            ),
-            "bias": ("bias", _as_it_is, _as_it_is),
-        },
+    axes = (
+        "(C_out, C_in // groups, *kernel_size)",
+        "(*kernel_size, C_in // groups, C_out)",
     )
+    return _conv(name, axes, range(3, 6))
 
 
 def dense(name: str) -> Layer:
     """``torch.nn.Linear`` to Flax's `Dense` or `Linear`."""
-    return conv(name)  # a kernel without spatial axes
+    # A kernel without spatial axes.
+    return _conv(name, ("(C_out, C_in)", "(C_in, C_out)"), range(2, 3))
+
+
+def _conv(name: str, axes: tuple[str, str], ranks: range) -> Layer:
+    kernel = Parameter(
+        "weight",
+        axes,
+        ranks,
+        lambda w: np.moveaxis(w, (0, 1), (-1, -2)),
+        lambda k: np.moveaxis(k, (-1, -2), (0, 1)),
+    )
+    return Layer(name, {"kernel": kernel, "bias": Parameter("bias")})
 
 
 def norm(name: str) -> Layer:
@@ -362,7 +453,9 @@ def norm(name: str) -> Layer:
         "mean": "running_mean",
         "var": "running_var",
     }
-    return Layer(name, {f: (t, _as_it_is, _as_it_is) for f, t in names.items()})
+    # A layer norm may be over several axes.
+    shape = ("(*normalized_shape,)", "(*normalized_shape,)")
+    return Layer(name, {f: Parameter(t, shape, range(1, 33)) for f, t in names.items()})
 
 
 def to_flax(
@@ -383,8 +476,8 @@ def to_flax(
         into the state of an NNX model. The arrays are copies.
 
     Raises:
-        ValueError: if something is missing, unexpected or of another shape; all of it
-            is listed.
+        ValueError: if something is missing, unexpected or of another shape, or an entry
+            of `layers` is that of no module; all of it is listed.
         TypeError: if an entry is not a floating-point array.
 
     Example:
@@ -395,13 +488,15 @@ def to_flax(
         (4, 4, 3, 8)
     """
     leaves, tree = jax.tree_util.tree_flatten_with_path(like)
-    missing, misshaped, results, used = [], [], [], set()
+    missing, misshaped, results, used, mapped = [], [], [], set(), set()
     for path, leaf in leaves:
         found = _layer_of(path, layers)
         if found is None:
             missing.append(f"{_words(path)} (no layer is mapped to its module)")
             continue
-        layer, parameter = found
+        module, parameter = found
+        mapped.add(module)
+        layer, rule = layers[module], layers[module].parameters[parameter]
         name = layer.torch_name(parameter)
         if name not in state_dict:
             missing.append(f"{name} (for {_words(path)})")
@@ -414,7 +509,13 @@ def to_flax(
                 f"{tuple(leaf.shape)}"
             )
             continue
-        array = layer.parameters[parameter][1](array)
+        if array.ndim not in rule.ranks:
+            misshaped.append(
+                f"{name} has shape {array.shape}, must be {rule.axes[0]} (for "
+                f"{_words(path)})"
+            )
+            continue
+        array = rule.to_flax(array)
         if array.shape != tuple(leaf.shape):
             misshaped.append(
                 f"{name} has shape {tuple(np.shape(state_dict[name]))}, which makes "
@@ -427,7 +528,16 @@ def to_flax(
         for name in state_dict
         if name not in used and not name.endswith("num_batches_tracked")
     ]
-    _refuse("to_flax", "state dict", missing, unexpected, misshaped)
+    _refuse(
+        "to_flax",
+        "state dict",
+        {
+            "missing": missing,
+            "unexpected": unexpected,
+            "mis-shaped": misshaped,
+            "mapped, but not in the model": _unused(layers, mapped),
+        },
+    )
     return jax.tree.unflatten(tree, results)
 
 
@@ -451,7 +561,9 @@ def to_torch(
         Names to arrays, which are copies.
 
     Raises:
-        ValueError: if a variable belongs to no layer; all such are listed.
+        ValueError: if a variable belongs to no layer or has too few or too many axes,
+            if an entry of `layers` is that of no module, or if two modules are mapped
+            to one PyTorch layer and differ; all such are listed.
         ImportError: if PyTorch is asked for and not installed.
     """
     if tensors not in ("numpy", "torch"):
@@ -459,18 +571,49 @@ def to_torch(
             f"to_torch: tensors must be 'numpy' or 'torch', got {tensors!r}.\n"
             "Resolution: use one of them."
         )
-    state, unexpected = {}, []
+    state, unexpected, misshaped, mapped = {}, [], [], set()
+    source: dict[str, str] = {}
+    conflicts = []
     for path, leaf in jax.tree_util.tree_flatten_with_path(variables)[0]:
         found = _layer_of(path, layers)
         if found is None:
             unexpected.append(_words(path))
             continue
-        layer, parameter = found
+        module, parameter = found
+        mapped.add(module)
+        layer, rule = layers[module], layers[module].parameters[parameter]
         name = layer.torch_name(parameter)
-        array = np.array(layer.parameters[parameter][2](to_numpy(name, leaf)))
-        state[name] = to_torch_tensor(array) if tensors == "torch" else array
-    _refuse("to_torch", "variables", [], unexpected, [])
+        array = to_numpy(_words(path), leaf)
+        if array.ndim not in rule.ranks:
+            misshaped.append(
+                f"{_words(path)} has shape {array.shape}, must be {rule.axes[1]}"
+            )
+            continue
+        array = np.array(rule.to_torch(array))
+        if name in state and not np.array_equal(state[name], array, equal_nan=True):
+            conflicts.append(f"{name} is both {source[name]} and {_words(path)}")
+        state[name], source[name] = array, _words(path)
+    _refuse(
+        "to_torch",
+        "variables",
+        {
+            "unexpected": unexpected,
+            "mis-shaped": misshaped,
+            "conflicting": conflicts,
+            "mapped, but not in the model": _unused(layers, mapped),
+        },
+    )
+    if tensors == "torch":
+        return {name: to_torch_tensor(array) for name, array in state.items()}
     return state
+
+
+def _unused(layers: Mapping[str, Layer], mapped: set[str]) -> list[str]:
+    return [
+        f"{module!r} (to {layer.name})"
+        for module, layer in layers.items()
+        if module not in mapped
+    ]
 
 
 _COLLECTIONS = ("params", "batch_stats")
@@ -484,26 +627,21 @@ def _words(path: Any) -> str:
     return "/".join(_keys(path))
 
 
-def _layer_of(path: Any, layers: Mapping[str, Layer]) -> tuple[Layer, str] | None:
-    """The layer and the parameter that a variable is, or None."""
-    *module, parameter = _keys(path)
-    for start in (0, 1) if module and module[0] in _COLLECTIONS else (0,):
-        layer = layers.get("/".join(module[start:]))
-        if layer is not None and parameter in layer.parameters:
-            return layer, parameter
+def _layer_of(path: Any, layers: Mapping[str, Layer]) -> tuple[str, str] | None:
+    """The module, as in `layers`, and the parameter that a variable is, or None."""
+    *keys, parameter = _keys(path)
+    for start in (0, 1) if keys and keys[0] in _COLLECTIONS else (0,):
+        module = "/".join(keys[start:])
+        if module in layers and parameter in layers[module].parameters:
+            return module, parameter
     return None
 
 
-def _refuse(op: str, what: str, *kinds: list[str]) -> None:
-    names = ("missing", "unexpected", "mis-shaped")
-    faults = [
-        f"{name}: {', '.join(found)}"
-        for name, found in zip(names, kinds, strict=True)
-        if found
-    ]
-    if faults:
+def _refuse(op: str, what: str, faults: Mapping[str, list[str]]) -> None:
+    found = [f"{kind}: {', '.join(names)}" for kind, names in faults.items() if names]
+    if found:
         raise ValueError(
-            f"{op}: the {what} and the layers do not fit. {'; '.join(faults)}.\n"
+            f"{op}: the {what} and the layers do not fit. {'; '.join(found)}.\n"
             "Resolution: map every Flax module to its PyTorch layer by name, and build "
             "both models with the same sizes, biases and groups."
         )

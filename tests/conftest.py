@@ -3,8 +3,8 @@
 The same command runs everywhere. On a machine with a GPU that is the default device
 and the tests marked ``cuda`` run too; elsewhere they are skipped.
 ``TRANSCONV_REQUIRE`` (a comma-separated list of ``cuda``, ``cpu``, ``torch``,
-``flax``, ``equinox``, ``haiku``) turns the skip for want of that thing into a failure,
-so that a machine which should have it cannot pass by skipping.
+``flax``, ``equinox``, ``haiku``, ``demo``) turns the skip for want of that thing into a
+failure, so that a machine which should have it cannot pass by skipping.
 
 ``TRANSCONV_SAMPLE=4`` runs one case in four of every parametrized test, and every test
 at least once: for a second interpreter, after another has run them all. The full suite
@@ -63,9 +63,12 @@ _MARKERS = {
     "flax": "needs flax",
     "equinox": "needs equinox",
     "haiku": "needs haiku",
+    "demo": "needs the packages of the examples",
 }
 # Of these, what a machine may lack.
-_OPTIONAL = ("cuda", "torch", "flax", "equinox", "haiku")
+_OPTIONAL = ("cuda", "torch", "flax", "equinox", "haiku", "demo")
+# The packages of one, where they are not its name.
+_PACKAGES = {"demo": ("flax", "optax", "PIL", "sklearn")}
 
 
 def pytest_configure(config):
@@ -88,8 +91,9 @@ def _missing(name: str) -> str | None:
         except RuntimeError as error:
             return f"no CUDA device: {error}"
         return None
-    if importlib.util.find_spec(name) is None:
-        return f"{name} is not installed"
+    for package in _PACKAGES.get(name, (name,)):
+        if importlib.util.find_spec(package) is None:
+            return f"{package} is not installed"
     return None
 
 

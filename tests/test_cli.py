@@ -1,6 +1,7 @@
 """The command line: what it prints, its JSON and its exit codes."""
 
 import importlib.util
+import io
 import json
 import os
 import pathlib
@@ -107,8 +108,44 @@ def test_check_notices(name, capsys, monkeypatch):
     monkeypatch.setattr(cli, "_BOUNDS", {"float32": cli._BOUNDS["float32"]})
     code, out, err = run(capsys, "check")
     assert (code, out) == (1, "")
-    assert "FAILED xla:dilated float32" in err
+    assert "\nFAILED xla:dilated float32" in err
     assert f"{name} is off by " in err
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("rich", [True, False])
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_of_check(terminal, rich, capsys, monkeypatch):
+    """A bar on a terminal that has rich, a line for each check otherwise."""
+    if rich:
+        pytest.importorskip("rich")
+    else:
+        monkeypatch.setitem(sys.modules, "rich", None)
+    err = Terminal() if terminal else io.StringIO()
+    monkeypatch.setattr(sys, "stderr", err)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("TERM", "xterm")
+    names = ["cpu:one [bold]", "cpu:two", "xla:three"]
+    monkeypatch.setattr(cli, "_checks", lambda: ((n, lambda: None) for n in names))
+    assert cli.main(["check"]) == 0
+    assert capsys.readouterr().out.startswith("3 of 3 checks passed in ")
+    lines = [f"{i} of 3: {name}" for i, name in enumerate(names, 1)]
+    if terminal and rich:
+        assert "\u2501" in err.getvalue()  # the bar
+        assert "2/3" in err.getvalue()
+        assert names[-1] in err.getvalue()
+        assert lines[0] not in err.getvalue()
+    else:
+        assert err.getvalue().splitlines() == lines
+    err.seek(0)
+    err.truncate()
+    assert cli.main(["check", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["passed"]
+    assert err.getvalue() == ""
 
 
 def test_explain(capsys):
@@ -126,6 +163,56 @@ def test_explain(capsys):
     _, data = as_json(capsys, *words, "--platform", "cpu")
     assert data["y"] == list(expected.spec.y_shape)
     assert data["plans"]["forward"]["row"] == expected.plans["forward"].row
+
+
+@pytest.mark.parametrize(
+    ("platform", "backend", "reason"),
+    [
+        ("cpu", "cuda", "runs on cuda, the device is cpu"),
+        ("tpu", "cpu", "runs on cpu, the device is tpu"),
+        ("cpu", "cuda:simt", "runs on cuda, the device is cpu"),
+    ],
+)
+def test_explain_of_a_backend_that_cannot_run(platform, backend, reason, capsys):
+    words = ["explain", "2,6,8,8", "6,4,3,3", "--platform", platform]
+    words += ["--backend", backend]
+    code, out, err = run(capsys, *words)
+    assert (code, out) == (1, "")
+    line = (
+        f"explain: backend {backend!r} has no row for forward, grad_input, grad_weight "
+        f"of this problem: {reason}"
+    )
+    assert err.splitlines()[0] == line
+    assert err.splitlines()[1].startswith("Resolution: ")
+    code, data = as_json(capsys, *words)
+    assert code == 1
+    assert data["error"] == line
+    assert {p["row"] for p in data["plans"].values()} == {None}
+
+
+def test_explain_of_a_backend_that_was_not_built(capsys, monkeypatch):
+    monkeypatch.setattr(targets, "algorithm_ids", dict)
+    plan._choose.cache_clear()
+    words = ["explain", "2,6,8,8", "6,4,3,3", "--platform", "cpu", "--backend", "cpu"]
+    code, _, err = run(capsys, *words)
+    plan._choose.cache_clear()
+    assert code == 1
+    assert "of this problem: the native module for cpu was not built\n" in err
+
+
+def test_a_platform_that_is_none(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["explain", "2,6,8,8", "6,4,3,3", "--platform", "bogus"])
+    assert stopped.value.code == 2
+    err = capsys.readouterr().err
+    assert "invalid choice: 'bogus'" in err
+    assert all(name in err.splitlines()[-1] for name in plan.PLATFORMS)
+    x, w = (
+        cli.jax.ShapeDtypeStruct(s, "float32") for s in ((2, 6, 8, 8), (6, 4, 3, 3))
+    )
+    message = r"platform must be one of cpu, cuda, gpu, rocm, tpu, got 'bogus'"
+    with pytest.raises(ValueError, match=message):
+        jax_transconv.explain(x, w, platform="bogus")
 
 
 @pytest.mark.parametrize(

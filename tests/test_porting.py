@@ -45,6 +45,24 @@ def test_a_torch_weight_in_flaxs_layer(transpose_kernel, kernel, rng):
     np.testing.assert_array_equal(back, theirs.weight.detach().numpy())
 
 
+@pytest.mark.parametrize(
+    ("function", "shape", "message"),
+    [
+        ("flax_kernel", (3, 8), "weight must be (C_in, C_out, *kernel_size)"),
+        ("flax_kernel", (3, 8, 1, 1, 1, 1), "with 1 to 3 spatial axes, got shape (3,"),
+        ("torch_weight", (3, 8), "kernel must be (*kernel_size, C_in, C_out)"),
+        ("keras_weight", (8,), "kernel must be (*kernel_size, C_out, C_in)"),
+        ("keras_weight", (2, 2, 2, 8, 3), "1 to 2 spatial axes, got shape (2, 2, 2,"),
+    ],
+)
+def test_rank_of_a_kernel(function, shape, message):
+    words = rf"^{function}: .*{re.escape(message)}.*\nResolution: "
+    with pytest.raises(ValueError, match=words):
+        getattr(porting, function)(np.ones(shape))
+    with pytest.raises(ValueError, match=re.escape("(*kernel_size, C_out, C_in)")):
+        porting.torch_weight(np.ones(3), transpose_kernel=True)
+
+
 # -- Keras: the layer is the transpose of a forward convolution with TF's padding. --
 
 KERAS_AXIS = st.tuples(
@@ -154,6 +172,9 @@ def onnx_result(x, w, out, begin, stride, dilation):
 )
 def test_onnx(h, w, mode):
     size, kernel, stride, dilation, begin, end, added = zip(h, w, strict=True)
+    # It has to be below the stride or the dilation.
+    limits = zip(added, stride, dilation, strict=True)
+    added = tuple(min(o, max(s, d) - 1) for o, s, d in limits)
     rng = np.random.default_rng([*size, *kernel])
     x = rng.standard_normal((2, 3, *size))
     weight = rng.standard_normal((3, 4, *kernel))
@@ -214,6 +235,20 @@ def test_onnx_groups_and_one_axis(rng):
         ),
         ({"strides": [2]}, "strides must have 2 values for this kernel, got 1: (2,)"),
         ({"pads": [1, 1]}, "pads must have 4 values for this kernel, got 2: (1, 1)"),
+        ({"pads": [0, 1, 0, -1]}, "pads must be at least 0, got (0, 1, 0, -1)"),
+        ({"strides": [2, -1]}, "strides must be at least 1, got (2, -1)"),
+        ({"dilations": [0, 1]}, "dilations must be at least 1, got (0, 1)"),
+        ({"strides": [1.5, 1]}, "strides must be integers, got [1.5, 1]"),
+        ({"group": 0}, "group must be at least 1, got (0,)"),
+        ({"group": 2}, "got (1, 3, 5, 5) and (3, 4, 3, 3) with group 2"),
+        ({"output_padding": [-1, 0]}, "output_padding must be at least 0, got (-1, 0)"),
+        (
+            {"output_padding": [1, 2], "strides": [2, 2], "dilations": [1, 2]},
+            "output_padding must be less than strides or dilations on each axis, got "
+            "output_padding (1, 2), strides (2, 2) and dilations (1, 2)",
+        ),
+        ({"output_shape": [9]}, "output_shape must have the 2 spatial axes or all 4"),
+        ({"output_shape": [9, 0]}, "output_shape must be at least 1, got (9, 0)"),
     ],
 )
 def test_onnx_errors(attributes, message):
@@ -221,9 +256,49 @@ def test_onnx_errors(attributes, message):
         porting.onnx_arguments((1, 3, 5, 5), (3, 4, 3, 3), **attributes)
 
 
-def test_keras_errors():
-    with pytest.raises(ValueError, match="got 'SAME' and 'channels_last'"):
-        porting.keras_arguments((3, 3), padding="SAME")
+def test_onnx_channels():
+    with pytest.raises(ValueError, match=r"got \(1, 2, 5, 5\) and \(3, 4, 3, 3\) with"):
+        porting.onnx_arguments((1, 2, 5, 5), (3, 4, 3, 3))
+
+
+def test_onnx_output_padding_up_to_the_dilation():
+    """Below the larger of both, as in PyTorch."""
+    x, w = np.ones((1, 3, 5, 5)), np.ones((3, 4, 3, 3))
+    arguments = porting.onnx_arguments(
+        x.shape, w.shape, dilations=[3, 1], output_padding=[2, 0]
+    )
+    assert conv_transpose2d(x, w, **arguments).shape == (1, 4, 13, 7)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"padding": "SAME"}, "got 'SAME' and 'channels_last'"),
+        ({"data_format": "NHWC"}, "got 'valid' and 'NHWC'"),
+        ({"kernel_size": (3, 3, 3)}, "must have one or two axes, got (3, 3, 3)"),
+        ({"kernel_size": (3, 0)}, "kernel_size must be at least 1, got (3, 0)"),
+        ({"strides": -2}, "strides must be at least 1, got (-2, -2)"),
+        ({"strides": "2"}, "strides must be integers, got '2'"),
+        ({"dilation_rate": 0}, "dilation_rate must be at least 1, got (0, 0)"),
+        ({"output_padding": -1}, "output_padding must be at least 0, got (-1, -1)"),
+        (
+            {"output_padding": (1, 2), "strides": 2},
+            "output_padding must be less than strides on each axis, got output_padding "
+            "(1, 2) and strides (2, 2)",
+        ),
+    ],
+)
+def test_keras_errors(arguments, message):
+    arguments = {"kernel_size": (3, 3), **arguments}
+    with pytest.raises(ValueError, match=re.escape(message) + r".*\nResolution: "):
+        porting.keras_arguments(**arguments)
+
+
+def test_integers_of_numpy():
+    two = np.int64(2)
+    assert porting.keras_arguments(two, strides=two) == porting.keras_arguments(
+        (2, 2), strides=(2, 2)
+    )
 
 
 # -- Whole models. --
@@ -388,6 +463,58 @@ def test_all_faults_in_one_error():
         porting.to_torch(like, layers)
     with pytest.raises(ValueError, match="got 'jax'"):
         porting.to_torch(like, layers, tensors="jax")
+
+
+def test_a_map_with_too_many_entries():
+    """An entry that names no module of the model is a wrong name, both ways."""
+    state = {"up.weight": np.ones((3, 8, 4, 4))}
+    like = {"params": {"up": {"kernel": np.ones((4, 4, 3, 8))}}}
+    layers = {
+        "params/up": porting.conv_transpose("up"),
+        "decoder/upp": porting.conv_transpose("up2"),
+    }
+    message = "mapped, but not in the model: 'decoder/upp' (to up2)."
+    with pytest.raises(ValueError, match=rf"^to_flax: .* fit\. {re.escape(message)}"):
+        porting.to_flax(state, layers, like)
+    with pytest.raises(ValueError, match=rf"^to_torch: .* fit\. {re.escape(message)}"):
+        porting.to_torch(like, layers)
+    del layers["decoder/upp"]
+    back = porting.to_torch(porting.to_flax(state, layers, like), layers)
+    np.testing.assert_array_equal(back["up.weight"], state["up.weight"])
+
+
+@pytest.mark.parametrize(
+    ("layer", "parameter", "shape", "axes"),
+    [
+        (porting.conv_transpose, "kernel", (3, 8), "(*kernel_size, C_in, C_out)"),
+        (porting.conv_transpose2d, "kernel", (3, 8, 4), "(C_in, C_out // groups, kh,"),
+        (porting.conv, "kernel", (3, 8), "(*kernel_size, C_in // groups, C_out)"),
+        (porting.dense, "kernel", (2, 3, 8), "(C_in, C_out)"),
+        (porting.conv, "bias", (8, 1), "(channels,)"),
+        (porting.norm, "scale", (), "(*normalized_shape,)"),
+    ],
+)
+def test_rank_of_a_variable(layer, parameter, shape, axes):
+    """Listed with the shapes; a mapping by the wrong function, too."""
+    variables = {"a": {parameter: np.ones(shape)}}
+    message = f"mis-shaped: a/{parameter} has shape {shape}, must be {axes}"
+    with pytest.raises(ValueError, match=f"^to_torch: .*{re.escape(message)}"):
+        porting.to_torch(variables, {"a": layer("b")})
+    name = layer("b").torch_name(parameter)
+    message = f"mis-shaped: {name} has shape {shape}, must be "
+    with pytest.raises(ValueError, match=f"^to_flax: .*{re.escape(message)}"):
+        porting.to_flax({name: np.ones(shape)}, {"a": layer("b")}, variables)
+
+
+def test_two_modules_of_one_torch_layer():
+    """Tied weights go both ways, if they are still equal."""
+    tied = {m: {"kernel": np.ones((1, 1, 2, 2))} for m in ("a", "b")}
+    layers = {m: porting.conv_transpose("up") for m in tied}
+    assert list(porting.to_torch(tied, layers)) == ["up.weight"]
+    tied["b"]["kernel"] = np.zeros((1, 1, 2, 2))
+    message = "conflicting: up.weight is both a/kernel and b/kernel"
+    with pytest.raises(ValueError, match=message):
+        porting.to_torch(tied, layers)
 
 
 def test_dtypes_are_those_of_the_model():

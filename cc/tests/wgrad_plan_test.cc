@@ -14,34 +14,50 @@ namespace {
 
 using transconv::Axis;
 using transconv::LoadedCell;
+using transconv::Pass;
 using transconv::Problem;
 using transconv::TilePlan;
+using transconv::WgradForm;
 using transconv::WgradPlan;
+using transconv::WgradPlanes;
 
 void Fail(const char* what) {
   std::printf("wgrad_plan_test: %s\n", what);
   std::exit(1);
 }
 
-void CheckProblem(const Problem& q, int rows, int columns, int slots) {
+void CheckProblem(const Problem& q, int rows, int columns, const WgradForm& form,
+                  WgradPlanes planes) {
   WgradPlan p;
-  if (!transconv::MakeWgradPlan(q, rows, columns, slots, &p)) Fail("no plan");
-  // Chunk 0 of every cell in shared memory, as the producers put it.
-  std::map<int, LoadedCell> stored;
-  for (int n = 0; n < p.tile.cells; ++n) {
-    const LoadedCell from(n, p.tile.halo_rows, p.tile.halo_columns, p.tile.w.planes);
-    const int plane = from.plane_h * p.tile.w.planes + from.plane_w;
-    if (!stored.emplace(p.cell(plane, from.row, from.column), from).second) {
-      Fail("two cells share a place");
-    }
+  if (!transconv::MakeWgradPlan(q, form, planes, &p)) Fail("no plan");
+  p.SetTile(rows, columns);
+  TilePlan tile;
+  if (!transconv::MakeTilePlan(q, Pass::kGradInput, rows, columns, &tile)) Fail("no tile");
+  if (tile.halo_rows != p.tile.halo_rows || tile.halo_columns != p.tile.halo_columns) {
+    Fail("another size is not the tile's");
   }
   std::vector<int> seen(static_cast<size_t>(q.taps()), 0);
-  for (int lane = 0; lane < p.passes * transconv::kWgradGroups; ++lane) {
-    for (int s = 0; s < slots; ++s) {
-      const int tap = p.tap[lane * slots + s];
-      if (tap < 0) continue;
+  for (int pass = 0; pass < p.passes; ++pass) {
+    // Chunk 0 of every cell in shared memory, as the producers put it.
+    std::map<int, LoadedCell> stored;
+    for (int n = 0; n < p.dy_cells(); ++n) {
+      LoadedCell from(n, p.tile.halo_rows, p.tile.halo_columns, p.planes_w);
+      const int plane = from.plane_h * p.planes_w + from.plane_w;
+      const int at = p.cell(plane, from.row, from.column);
+      from.plane_h += p.plane_h[pass];
+      from.plane_w += p.plane_w[pass];
+      if (!stored.emplace(at, from).second) Fail("two cells share a place");
+    }
+    for (int place = 0; place < form.taps(); ++place) {
+      const int tap = p.tap[pass * form.taps() + place];
+      if (tap < 0) {
+        if (place == 0) Fail("a pass has no first tap");
+        continue;
+      }
       ++seen[static_cast<size_t>(p.tile.tap_kernel[tap])];
-      if (p.run && p.start(tap) != p.start(p.tap[lane * slots]) + s * p.row_pitch()) {
+      const int first = p.tap[pass * form.taps() + place / form.slots * form.slots];
+      if (p.run &&
+          p.start(pass, tap) != p.start(pass, first) + place % form.slots * p.row_pitch()) {
         Fail("a run is not one");
       }
       const int64_t k = p.tile.tap_kernel[tap] / q.w.kernel,
@@ -50,7 +66,7 @@ void CheckProblem(const Problem& q, int rows, int columns, int slots) {
         for (int64_t x0 = 0; x0 < q.w.in; x0 += columns) {
           for (int r = 0; r < rows; ++r) {
             for (int c = 0; c < columns; ++c) {
-              const auto cell = stored.find(p.start(tap) + r * p.row_pitch() + c);
+              const auto cell = stored.find(p.start(pass, tap) + r * p.row_pitch() + c);
               if (cell == stored.end()) Fail("nobody stored a tap's cell");
               const LoadedCell& from = cell->second;
               const TilePlan& t = p.tile;
@@ -94,10 +110,14 @@ int main() {
     q.h = axis();
     q.w = axis();
     if (q.h.out < 1 || q.w.out < 1) continue;
-    CheckProblem(q, draw(1, 4), 8, 3);
-    CheckProblem(q, draw(1, 4), 8, 1);
+    for (const WgradForm& form : {WgradForm{3, 1, 3}, WgradForm{3, 1, 1}, WgradForm{2, 1, 3},
+                                  WgradForm{2, 2, 4}, WgradForm{2, 2, 3}}) {
+      for (const WgradPlanes planes : {WgradPlanes::kAll, WgradPlanes::kRow, WgradPlanes::kOne}) {
+        CheckProblem(q, draw(1, 4), 8, form, planes);
+      }
+    }
     WgradPlan p;
-    runs += transconv::MakeWgradPlan(q, 2, 8, 3, &p) && p.run;
+    runs += transconv::MakeWgradPlan(q, {3, 1, 3}, WgradPlanes::kAll, &p) && p.run;
     ++done;
   }
   if (runs == 0) Fail("no problem had runs");

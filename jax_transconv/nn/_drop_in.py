@@ -202,6 +202,11 @@ def _wrap(
     at every whole number of periods from there. So does a periodic input, of which as
     many elements are needed at each end as the kernel reaches from one period.
     """
+    if 0 in x.shape[1:-1]:
+        raise ValueError(
+            f"{OP}: inputs must not be empty in space, got {x.shape[1:-1]}.\n"
+            "Resolution: skip the call for empty images; an empty batch is allowed."
+        )
     pads, crops = [], []
     for n, s, e in zip(x.shape[1:-1], stride, extents, strict=True):
         period = n * s

@@ -34,7 +34,7 @@ class _Ours(nn.ConvTranspose):
             (out_channels, *spatial).
 
         Raises:
-            ValueError: if a value is illegal.
+            ValueError: if a value is illegal, or the image or the output is empty.
             TypeError: if an argument has the wrong structure or dtype.
         """
         rank = self.num_spatial_dims

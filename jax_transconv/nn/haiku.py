@@ -42,7 +42,7 @@ class _Ours(haiku.ConvNDTranspose):
             The output, in the axes of the input.
 
         Raises:
-            ValueError: if a value is illegal.
+            ValueError: if a value is illegal, or the image or the output is empty.
             TypeError: if an argument has the wrong structure or dtype.
         """
         x = jnp.asarray(inputs)

@@ -120,6 +120,9 @@ class ConvTranspose(nn.ConvTranspose):
     the stretched input. One and two spatial axes are ours; three, and any
     `preferred_element_type`, run Flax's own code. Forward and reverse mode both work.
 
+    One thing is not Flax's: an output without positions, or an image without any, is a
+    ValueError here. An empty batch is none.
+
     `ConvTranspose2d` has PyTorch's meaning of the arguments, and groups.
 
     Example:
@@ -144,7 +147,7 @@ class ConvTranspose(nn.ConvTranspose):
             (*batch, *spatial, features).
 
         Raises:
-            ValueError: if a value is illegal.
+            ValueError: if a value is illegal, or the image or the output is empty.
             TypeError: if an argument has the wrong structure or dtype.
         """
         x = jnp.asarray(inputs)

@@ -146,6 +146,9 @@ class ConvTranspose(nnx.ConvTranspose):
     three, and any `preferred_element_type`, run Flax's own code. Forward and reverse
     mode both work.
 
+    One thing is not Flax's: an output without positions, or an image without any, is a
+    ValueError here. An empty batch is none.
+
     `ConvTranspose2d` has PyTorch's meaning of the arguments, and groups.
 
     Example:
@@ -169,7 +172,7 @@ class ConvTranspose(nnx.ConvTranspose):
             (*batch, *spatial, out_features).
 
         Raises:
-            ValueError: if a value is illegal.
+            ValueError: if a value is illegal, or the image or the output is empty.
             TypeError: if an argument has the wrong structure or dtype.
         """
         x = jnp.asarray(inputs)

@@ -7,11 +7,12 @@ import functools
 
 from jax_transconv import debug
 from jax_transconv.plan.candidates import CANDIDATES, Candidate, unavailable
-from jax_transconv.plan.device import DeviceFacts, device_of, facts
+from jax_transconv.plan.device import PLATFORMS, DeviceFacts, device_of, facts
 from jax_transconv.spec import Spec, value_error
 
 __all__ = [
     "CANDIDATES",
+    "PLATFORMS",
     "Candidate",
     "DeviceFacts",
     "Plan",

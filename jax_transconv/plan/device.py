@@ -6,7 +6,12 @@ import dataclasses
 
 import jax
 
-__all__ = ["DeviceFacts", "device_of", "facts"]
+from jax_transconv.spec import value_error
+
+__all__ = ["PLATFORMS", "DeviceFacts", "device_of", "facts"]
+
+# What a caller may name; the platform of JAX's own default needs no name.
+PLATFORMS = ("cpu", "cuda", "gpu", "rocm", "tpu")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +58,17 @@ def facts(platform: str) -> DeviceFacts:
 
 
 def device_of(platform: str | None) -> DeviceFacts:
-    """Facts of the platform that a caller named, or of the one that JAX would use."""
-    platform = platform or jax.default_backend()
+    """Facts of the platform that a caller named, or of the one that JAX would use.
+
+    Raises:
+        ValueError: if no such platform is known.
+    """
+    if platform is None or platform not in PLATFORMS:
+        default = jax.default_backend()
+        if platform not in (None, default):
+            raise value_error(
+                f"platform must be one of {', '.join(PLATFORMS)}, got {platform!r}.",
+                f"leave platform out for {default}, which JAX would use.",
+            )
+        platform = default
     return facts("cuda" if platform == "gpu" else platform)

@@ -111,6 +111,10 @@ def doctor(
     Beside each pass of those that `accelerate` would take stands what XLA does now, and
     the expected gain: how many times fewer products, or, with `measure`, both times.
 
+    Products are all that the expectation counts. Bytes, and how well either kernel uses
+    the device, are not in it: a pass that waits for memory gains less than it says, and
+    one with as many products may be faster or slower. Only `measure` tells.
+
     Args:
         fn: a function that JAX can trace. It is not run.
         *args: its arguments: arrays, `jax.ShapeDtypeStruct`s in their place, or
@@ -125,7 +129,8 @@ def doctor(
         would run it; its `explanation` is that of `explain`.
 
     Raises:
-        ValueError: if it is to measure on another platform than the default device's.
+        ValueError: if no such platform is known, or it is to measure on another than
+            the default device's.
 
     Example:
         >>> import jax, jax.numpy as jnp

@@ -2,7 +2,8 @@
 
 Unmeasured, the gain is counted: XLA's general convolution of a stretched input, and the
 weight gradient that JAX derives from it, multiply the zeros between its elements as
-well. The counts are of the program; what a device makes of it, only timing tells.
+well. The counts are of the program. A roofline would need the rates of the device and
+the bytes that XLA moves, and neither is known without a run: only timing tells.
 """
 
 from __future__ import annotations

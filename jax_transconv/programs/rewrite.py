@@ -12,8 +12,9 @@ derivatives, taken by `jax.vjp` and `jax.jvp` and rewritten in turn, as their ru
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import jax
@@ -47,6 +48,12 @@ def accelerate(fn: F, *, backend: str = "auto") -> F:
     ``jax.grad(accelerate(loss))``, is best; ``accelerate(jax.grad(loss))`` finds the
     gradients that JAX has derived.
 
+    The rules of a `jax.custom_vjp` or `jax.custom_jvp` run when the result is
+    differentiated, after `fn` was traced, as with ``jax.grad(jax.jit(fn))``. So they
+    may use their operands, and arrays that `fn` does not compute or receive; whatever
+    else the differentiated function needs has to be one of its arguments. For a rule
+    that is not written so there is ``accelerate(jax.grad(loss))``.
+
     Args:
         fn: a pure function. Arrays among its arguments are traced; whatever else is in
             them stays what it is.
@@ -58,7 +65,8 @@ def accelerate(fn: F, *, backend: str = "auto") -> F:
 
     Raises:
         ValueError: if `fn` changes an argument, such as a Flax NNX module, in place:
-            the change would be lost.
+            the change would be lost; or if a derivative rule in it needs an array that
+            was there only while `fn` was traced.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -74,11 +82,33 @@ def accelerate(fn: F, *, backend: str = "auto") -> F:
     def accelerated(*args: Any, **kwargs: Any) -> Any:
         program, arrays, out_tree = trace(fn, args, kwargs)
         program = _Rewriter(backend).closed(program)
-        out = jax.core.eval_jaxpr(program.jaxpr, program.consts, *arrays)
+        with _rules_explained():
+            out = jax.core.eval_jaxpr(program.jaxpr, program.consts, *arrays)
         # A constant that is returned comes out as the number that it is in the program.
         return jax.tree.unflatten(out_tree, [jnp.asarray(a) for a in out])
 
     return accelerated  # type: ignore[return-value]
+
+
+@contextlib.contextmanager
+def _rules_explained() -> Iterator[None]:
+    """JAX's words on an array that outlived its trace, in terms of what to change.
+
+    It finds out late. Inside of a `jax.jit` it is only when that is compiled, so that
+    its own words remain there.
+    """
+    try:
+        yield
+    except (TypeError, jax.errors.UnexpectedTracerError) as error:
+        if isinstance(error, TypeError) and "No constant handler" not in str(error):
+            raise
+        raise ValueError(
+            "accelerate: the rule of a jax.custom_vjp or jax.custom_jvp in fn uses an "
+            "array that was there only while fn was traced.\n"
+            "Resolution: make the array an argument of that function, or, since rules "
+            "run while a derivative is traced, accelerate the derivative: "
+            "accelerate(jax.grad(fn))."
+        ) from error
 
 
 def trace(fn: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, list, Any]:
@@ -249,9 +279,10 @@ def _array(cotangent: Any) -> Any:
     """A cotangent that may be a symbolic zero, as an array."""
     if not isinstance(cotangent, jax.custom_derivatives.SymbolicZero):
         return cotangent
-    if cotangent.dtype == jax.dtypes.float0:
-        return np.zeros(cotangent.shape, jax.dtypes.float0)
-    return jnp.zeros(cotangent.shape, cotangent.dtype)
+    zero: Any = cotangent  # its attributes are not typed
+    if zero.dtype == jax.dtypes.float0:
+        return np.zeros(zero.shape, jax.dtypes.float0)
+    return jnp.zeros(zero.shape, zero.dtype)
 
 
 def _or_none(gradient: Any) -> Any:

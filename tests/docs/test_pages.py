@@ -16,6 +16,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 # Said by JAX, by words of its own.
 THEIRS = (
     "can't apply forward-mode differentiation (jvp) to a custom_vjp function",
+    "No constant handler for type: ",
     "Abstract tracer value encountered where concrete value is expected",
     "Cannot serialize code with custom calls whose targets have no",
     "No FFI handler registered for",

@@ -332,6 +332,31 @@ def test_messages(api, arguments, message, rng):
         call()
 
 
+@pytest.mark.parametrize("padding", ["SAME", "VALID", ((-3, -3), (-3, -3))])
+def test_empty_output_or_image(api, padding):
+    """Flax gives an array, if only of the bias; here it is an error."""
+    size = (4, 4) if isinstance(padding, tuple) else (0, 4)
+    x = jnp.ones((2, *size, IN))
+    arguments = {"strides": (2, 2), "padding": padding, **F64}
+    params, theirs = api(False, jnp.ones((2, 4, 4, IN)), (3, 3), **arguments)
+    _, ours = api(True, jnp.ones((2, 9, 9, IN)), (3, 3), **arguments)
+    found = theirs(params, x)
+    assert (found.size == 0) == isinstance(padding, tuple)
+    message = "output height would be|must not be empty in space"
+    with pytest.raises(ValueError, match=message):
+        ours(params, x)
+    batch = jnp.ones((0, 9, 9, IN))
+    assert ours(params, batch).shape == theirs(params, batch).shape
+
+
+def test_empty_circular_image(api):
+    arguments = {"padding": "CIRCULAR", **F64}
+    params, ours = api(True, jnp.ones((2, 4, 4, IN)), (3, 3), **arguments)
+    message = r"inputs must not be empty in space, got \(0, 4\)\.\nResolution: "
+    with pytest.raises(ValueError, match=message):
+        ours(params, jnp.ones((2, 0, 4, IN)))
+
+
 def test_too_few_axes():
     from jax_transconv.nn.linen import ConvTranspose
 

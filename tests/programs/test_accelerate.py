@@ -151,6 +151,9 @@ LEFT = {
     "complex": lambda x, w: lax.conv_transpose(
         *(a.astype(jnp.complex128) for a in (x, w)), (2, 2), "SAME"
     ),
+    "no positions left": lambda x, w: lax.conv_transpose(
+        x, w, (2, 2), [(-3, -3), (-4, -3)], dimension_numbers=NHWC
+    ),
     "strided window over a dilated kernel": lambda x, w: lax.conv_general_dilated(
         *(x, w, (2, 2), [(2, 2), (2, 2)], (2, 2), (2, 2)), dimension_numbers=NHWC
     ),
@@ -487,6 +490,70 @@ def test_every_pair_of_places(arrays):
         f = wrap[outer](wrap[inner](residual))
         assert taken(f, *arrays) == 1, (outer, inner)
     same(wrap["scan"](wrap["remat"](with_jvp)), *arrays)
+
+
+def closing_over(w, kind):
+    """A function of x whose derivative rule uses w, which is none of its arguments."""
+    if kind == "custom_vjp":
+
+        @jax.custom_vjp
+        def call(x):
+            return up(x, w)
+
+        def backward(x, dy):
+            return (2 * jax.vjp(lambda x: up(x, w), x)[1](dy)[0],)
+
+        call.defvjp(lambda x: (up(x, w), x), backward)
+    else:
+
+        @jax.custom_jvp
+        def call(x):
+            return up(x, w)
+
+        @call.defjvp
+        def rule(primals, tangents):
+            y, dy = jax.jvp(lambda x: up(x, w), primals, tangents)
+            return y, 2 * dy
+
+    return call
+
+
+@pytest.mark.parametrize("kind", ["custom_vjp", "custom_jvp"])
+def test_a_rule_that_closes_over_a_traced_array(kind, arrays):
+    """An error that says what to do, and what it says works."""
+
+    def loss(x, w):
+        return jnp.sin(closing_over(w, kind)(x)).sum()
+
+    oracle.assert_same(accelerate(loss)(*arrays), loss(*arrays), "float64", 1000)
+    want = jax.grad(loss)(*arrays)
+    # JAX's own jit cannot differentiate it either.
+    with pytest.raises((TypeError, jax.errors.UnexpectedTracerError)):
+        jax.grad(jax.jit(loss))(*arrays)
+    message = "uses an array that was there only while fn was traced"
+    with pytest.raises(ValueError, match=rf"{message}.\nResolution: ") as raised:
+        jax.grad(accelerate(loss))(*arrays)
+    assert "accelerate(jax.grad(fn))" in str(raised.value)
+    inside = accelerate(jax.grad(loss))
+    oracle.assert_same(inside(*arrays), want, "float64", 1000)
+    assert "lhs_dilation=(2, 3)" not in program(inside, *arrays)
+
+    x, w = arrays
+    outside = accelerate(lambda x: loss(x, w))  # w is not traced with it
+    oracle.assert_same(jax.grad(outside)(x), want, "float64", 1000)
+
+
+def test_other_type_errors_are_not_explained():
+    @jax.custom_vjp
+    def call(x):
+        return 2 * x
+
+    def backward(_, dy):
+        raise TypeError("a fault of the user's")
+
+    call.defvjp(lambda x: (2 * x, None), backward)
+    with pytest.raises(TypeError, match="a fault of the user's"):
+        jax.grad(accelerate(call))(1.0)
 
 
 def test_custom_vjp_that_closes_over_an_array() -> None:

@@ -2,7 +2,9 @@
 //
 // The result is [image][group][chunk of 8 channels][pixel][8], missing channels being zeros, and
 // for three products once more with the low parts. float32 becomes float16 with one scale for the
-// whole tensor: full precision for 2^26 below the largest magnitude, which a first pass finds.
+// whole tensor: full precision for 2^25 below the largest magnitude. The scale is a guess from a
+// sample; packing finds the true magnitude, and in the rare case that it is beyond the guess, a
+// last kernel packs once more. Three products sample everything.
 #ifndef TRANSCONV_CUDA_KERNELS_PACK_CELLS_CUH_
 #define TRANSCONV_CUDA_KERNELS_PACK_CELLS_CUH_
 
@@ -15,67 +17,104 @@ namespace transconv::cuda {
 
 constexpr int kPackCellsThreads = 256;
 
-// Largest finite magnitude of a tensor, as its bits; `largest` starts at zero.
-static __global__ void __launch_bounds__(kPackCellsThreads)
-    LargestKernel(const float* source, int64_t count, uint32_t* largest) {
-  uint32_t found = 0;
-  const int64_t stride = int64_t{gridDim.x} * kPackCellsThreads;
-  const int64_t first = blockIdx.x * int64_t{kPackCellsThreads} + threadIdx.x;
-  const auto take = [&](float v) {
-    const uint32_t bits = __float_as_uint(v) & 0x7fffffffu;
-    if (bits < 0x7f800000u) found = max(found, bits);
-  };
-  const float4* const vectors = reinterpret_cast<const float4*>(source);
-#pragma unroll 4
-  for (int64_t i = first; i < count / 4; i += stride) {
-    const float4 v = vectors[i];
-    take(v.x);
-    take(v.y);
-    take(v.z);
-    take(v.w);
-  }
-  for (int64_t i = count / 4 * 4 + first; i < count; i += stride) take(source[i]);
-  found = __reduce_max_sync(0xffffffffu, found);
-  // The order of blocks does not matter to a maximum.
-  if (threadIdx.x % 32 == 0 && found != 0) atomicMax(largest, found);
-}
-
+// One of the two images of a pass.
 struct PackCellsParams {
   const void* source;
   uint4* cells;
-  const uint32_t* largest;         // float32
+  Magnitudes* magnitudes;        // float32; zeros to begin with
+  int64_t size, vectors, pitch;  // of the source, in elements; vectors of the sample, how far apart
   int64_t image, channel, pixel;   // strides of the source in elements
   int64_t low;                     // cells from a high part to its low part
   int pixels, channels_per_group;  // of an image, of a group
   int chunks, groups;              // chunks of a group
   Divider by_chunk, by_group;
-  int blocks;  // of a chunk's pixels
+  int blocks;     // of a chunk's pixels
+  int64_t parts;  // all chunks' blocks; none if the image needs no packing
+};
+struct PackBothParams {
+  PackCellsParams image[2];
 };
 
-// Block b packs pixels of one chunk: b = ((image * groups + group) * chunks + chunk) * blocks + i.
+// Largest finite magnitude of every pitch-th vector of four, and of the values behind the last one;
+// blockIdx.y is the image.
+static __global__ void __launch_bounds__(kPackCellsThreads)
+    SampleKernel(const __grid_constant__ PackBothParams both) {
+  const PackCellsParams& p = both.image[blockIdx.y];
+  uint32_t found = 0;
+  const auto take = [&](float v) {
+    const uint32_t bits = __float_as_uint(v) & 0x7fffffffu;
+    if (bits < 0x7f800000u) found = max(found, bits);
+  };
+  const int64_t stride = int64_t{gridDim.x} * kPackCellsThreads;
+  const int64_t first = blockIdx.x * int64_t{kPackCellsThreads} + threadIdx.x;
+  const float* const source = static_cast<const float*>(p.source);
+  const float4* const vectors = reinterpret_cast<const float4*>(source);
+#pragma unroll 4
+  for (int64_t i = first; i < p.vectors; i += stride) {
+    const float4 v = vectors[i * p.pitch];
+    take(v.x);
+    take(v.y);
+    take(v.z);
+    take(v.w);
+  }
+  for (int64_t i = p.size / 4 * 4 + first; i < p.size; i += stride) take(source[i]);
+  found = __reduce_max_sync(0xffffffffu, found);
+  // The order of blocks does not matter to a maximum.
+  if (threadIdx.x % 32 == 0 && found != 0) atomicMax(&p.magnitudes->sample, found);
+}
+
+// Part i packs pixels of one chunk: i = ((image * groups + group) * chunks + chunk) * blocks + n.
+template <typename T, int PRODUCTS, bool AGAIN>
+__device__ __forceinline__ void PackPart(const PackCellsParams& p, int64_t i, int exponent) {
+  using Raw = typename Element<T>::Raw;
+  const int64_t row = i / p.blocks;
+  const int pixel =
+      static_cast<int>(i - row * p.blocks) * kPackCellsThreads + static_cast<int>(threadIdx.x);
+  uint32_t largest = 0;
+  if (pixel < p.pixels) {
+    int image = static_cast<int>(row);
+    const int chunk = p.by_chunk.Split(image), group = p.by_group.Split(image);
+    const int channel = group * p.channels_per_group + 8 * chunk;
+    const int channels = min(p.channels_per_group - 8 * chunk, 8);
+    const Raw* const from =
+        static_cast<const Raw*>(p.source) + image * p.image + channel * p.channel + pixel * p.pixel;
+    Raw v[8];
+#pragma unroll
+    for (int k = 0; k < 8; ++k) v[k] = k < channels ? from[k * p.channel] : Raw{0};
+    if constexpr (sizeof(T) == 4 && !AGAIN) largest = LargestBits(v, 0);
+    const float scale = sizeof(T) == 4 ? ScaleOf(exponent) : 1.f;
+    uint32_t packed[4], low[4];
+    ConvertCell<T, PRODUCTS, 1>(v, scale, packed, low, 0);
+    uint4* const to = p.cells + row * p.pixels + pixel;
+    *to = make_uint4(packed[0], packed[1], packed[2], packed[3]);
+    if constexpr (PRODUCTS == 3) to[p.low] = make_uint4(low[0], low[1], low[2], low[3]);
+  }
+  if constexpr (sizeof(T) == 4 && !AGAIN) {
+    largest = __reduce_max_sync(0xffffffffu, largest);
+    // Most warps find that others have seen larger values.
+    volatile const uint32_t* const seen = &p.magnitudes->all;
+    if (threadIdx.x % 32 == 0 && largest > *seen) atomicMax(&p.magnitudes->all, largest);
+  }
+}
+
 template <typename T, int PRODUCTS>
 __global__ void __launch_bounds__(kPackCellsThreads)
-    PackCellsKernel(const __grid_constant__ PackCellsParams p) {
-  using Raw = typename Element<T>::Raw;
-  const int64_t row = blockIdx.x / p.blocks;
-  const int pixel = static_cast<int>(blockIdx.x - row * p.blocks) * kPackCellsThreads +
-                    static_cast<int>(threadIdx.x);
-  if (pixel >= p.pixels) return;
-  int image = static_cast<int>(row);
-  const int chunk = p.by_chunk.Split(image), group = p.by_group.Split(image);
-  const int channel = group * p.channels_per_group + 8 * chunk;
-  const int channels = min(p.channels_per_group - 8 * chunk, 8);
-  const Raw* const from =
-      static_cast<const Raw*>(p.source) + image * p.image + channel * p.channel + pixel * p.pixel;
-  Raw v[8];
-#pragma unroll
-  for (int k = 0; k < 8; ++k) v[k] = k < channels ? from[k * p.channel] : Raw{0};
-  const float scale = sizeof(T) == 4 ? ScaleOf(CellsExponent(*p.largest)) : 1.f;
-  uint32_t packed[4], low[4];
-  ConvertCell<T, PRODUCTS, 1>(v, scale, packed, low, 0);
-  uint4* const to = p.cells + row * p.pixels + pixel;
-  *to = make_uint4(packed[0], packed[1], packed[2], packed[3]);
-  if constexpr (PRODUCTS == 3) to[p.low] = make_uint4(low[0], low[1], low[2], low[3]);
+    PackCellsKernel(const __grid_constant__ PackBothParams both) {
+  const bool second = blockIdx.x >= both.image[0].parts;
+  const PackCellsParams& p = both.image[second ? 1 : 0];
+  const int exponent = sizeof(T) == 4 ? GuessedExponent<PRODUCTS>(*p.magnitudes) : 0;
+  PackPart<T, PRODUCTS, false>(p, blockIdx.x - (second ? both.image[0].parts : 0), exponent);
+}
+
+// Packs again what the guess was too low for.
+static __global__ void __launch_bounds__(kPackCellsThreads)
+    PackAgainKernel(const __grid_constant__ PackBothParams both) {
+  const PackCellsParams& p = both.image[blockIdx.y];
+  const int exponent = PackedExponent<1>(*p.magnitudes);
+  if (exponent == GuessedExponent<1>(*p.magnitudes)) return;
+  for (int64_t i = blockIdx.x; i < p.parts; i += gridDim.x) {
+    PackPart<float, 1, true>(p, i, exponent);
+  }
 }
 
 }  // namespace transconv::cuda

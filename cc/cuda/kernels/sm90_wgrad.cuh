@@ -4,10 +4,11 @@
 // of the matrix product are 64 channels of x, its columns 64 channels of dy for each tap, and the
 // sum runs over pixels, so both operands are read MN-major from cells (core/wgrad_plan.h):
 //
-//     4 producer warps    gather a tile of x and its halo of dy in any layout, convert them to 16
-//                         bits and store them as cells; each is converted once for all taps
-//     12 consumer warps   three warpgroups with their own taps: up to three accumulators of
-//                         64 x 64, in one instruction where the taps are vertical neighbours
+//     producers    4 or 8 warps gather a tile of x and its halo of dy in any layout, convert them
+//                  to 16 bits and store them as cells; each is converted once for all taps
+//     consumers    three warpgroups with their own taps, up to three accumulators of 64 x 64, in
+//                  one instruction where the taps are vertical neighbours; or two warpgroups with
+//                  two halves of 128 channels and the same four taps
 //
 // The tiles are split over blocks; every block adds its sums, in float32 and at a fixed interval
 // (tensor-core accumulators truncate), to a private slot in the workspace. A second kernel adds the
@@ -27,8 +28,9 @@
 
 namespace transconv::cuda::sm90_wgrad {
 
-template <typename T, int SLOTS, bool RUN, int PRODUCTS, bool CELLS>
+template <typename T, typename Form, bool RUN, int PRODUCTS, bool CELLS>
 struct Consumer {
+  static constexpr int SLOTS = Form::kSlots;
   using Operand = typename Element<T>::Operand;
   static constexpr bool kScaled = sizeof(T) == 4;
 
@@ -36,20 +38,21 @@ struct Consumer {
   const Work work;
   Control& control;
   const uint32_t stages;
-  const int group, thread;  // warpgroup 0 to 2, thread in it
+  const int group, thread;  // warpgroup, thread in it
 
   __device__ void Run() {
     float sum[SLOTS][32];
-    const int lane_of_taps = (work.pass * kWgradGroups + group) * SLOTS;
+    const int half = Form::kHalves == 2 ? group : 0;
+    const int first_place = (work.pass * Form::kTapGroups + group - half) * SLOTS;
     const uint64_t a_base =
-        wgmma::Descriptor(p.pixel_groups == 0 ? 128 : p.x_row_bytes, p.x_row_bytes / 8) |
-        (stages >> 4);
+        wgmma::Descriptor(p.pixel_groups == 0 ? 128 : p.x_row_bytes, p.x_chunk_bytes) |
+        ((stages + half * 8 * p.x_chunk_bytes) >> 4);
     const uint64_t b_base =
-        wgmma::Descriptor(p.pixel_groups == 0 ? 128 : p.dy_row_bytes, p.dy_row_bytes / 8) |
+        wgmma::Descriptor(p.pixel_groups == 0 ? 128 : p.dy_row_bytes, p.dy_chunk_bytes) |
         (stages >> 4);
     uint32_t b_start[SLOTS];
 #pragma unroll
-    for (int s = 0; s < SLOTS; ++s) b_start[s] = p.start[lane_of_taps + s];
+    for (int s = 0; s < SLOTS; ++s) b_start[s] = p.start[first_place + s];
     int stage = 0;
     uint32_t parity = 0;
     bool first = true;
@@ -83,12 +86,13 @@ struct Consumer {
           parity ^= 1;
         }
       }
-      float4* const slot =
-          reinterpret_cast<float4*>(p.slots) +
-          (static_cast<int64_t>(blockIdx.x) * kWgradGroups + group) * SLOTS * (kSlotFloats / 4) +
-          thread;
+      float4* const slot = reinterpret_cast<float4*>(p.slots) +
+                           (static_cast<int64_t>(blockIdx.x) * Form::kWarpgroups + group) * SLOTS *
+                               (kSlotFloats / 4) +
+                           thread;
       if constexpr (kScaled && CELLS) {
-        exponent = CellsExponent(*p.x_largest) + CellsExponent(*p.dy_largest);
+        exponent =
+            PackedExponent<PRODUCTS>(p.magnitudes[0]) + PackedExponent<PRODUCTS>(p.magnitudes[1]);
       }
       // Two steps: the product of both scales may leave float32's range.
       const float scale = kScaled ? PowerOfTwo(exponent / 2 - kTargetExponent) : 1.f;
@@ -143,36 +147,39 @@ struct Consumer {
 #pragma unroll
       for (int s = 0; s < SLOTS; ++s) wgmma::Pin(sum[s]);
     } else {
-      static_assert(PRODUCTS == 1 || SLOTS == 1, "partial sums take the other slots' registers");
       const uint32_t low = static_cast<uint32_t>(p.part_bytes >> 4);
       const int steps = down * across;
       for (int i = 0; i < steps; i += kPromote) {
-        float part[1][32];
+        const int end = min(i + kPromote, steps);
 #pragma unroll
-        for (int e = 0; e < 32; ++e) part[0][e] = 0.f;
-        wgmma::Pin(part[0]);
-        wgmma::Fence();
-        for (int j = i; j < min(i + kPromote, steps); ++j) {
-          const int y = j / across, k = j - y * across;
-          const uint64_t a_at = a + y * x_down + 16u * k;
-          const uint64_t b_at = b + b_start[0] + y * dy_down + 16u * k;
+        for (int s = 0; s < SLOTS; ++s) {
+          float part[1][32];
+#pragma unroll
+          for (int e = 0; e < 32; ++e) part[0][e] = 0.f;
+          wgmma::Pin(part[0]);
           wgmma::Fence();
-          // The small products first: less is cut off when the large one joins.
-          wgmma::MultiplyPixels<Operand, 1>::Run(part, a_at + low, b_at);
-          wgmma::MultiplyPixels<Operand, 1>::Run(part, a_at, b_at + low);
-          wgmma::MultiplyPixels<Operand, 1>::Run(part, a_at, b_at);
-        }
-        wgmma::Commit();
-        wgmma::Wait<0>();
-        wgmma::Pin(part[0]);
+          for (int j = i; j < end; ++j) {
+            const int y = j / across, k = j - y * across;
+            const uint64_t a_at = a + y * x_down + 16u * k;
+            const uint64_t b_at = b + b_start[s] + y * dy_down + 16u * k;
+            wgmma::Fence();
+            // The small products first: less is cut off when the large one joins.
+            wgmma::MultiplyPixels<Operand, 1>::Run(part, a_at + low, b_at);
+            wgmma::MultiplyPixels<Operand, 1>::Run(part, a_at, b_at + low);
+            wgmma::MultiplyPixels<Operand, 1>::Run(part, a_at, b_at);
+          }
+          wgmma::Commit();
+          wgmma::Wait<0>();
+          wgmma::Pin(part[0]);
 #pragma unroll
-        for (int e = 0; e < 32; ++e) sum[0][e] += part[0][e];
+          for (int e = 0; e < 32; ++e) sum[s][e] += part[0][e];
+        }
       }
     }
   }
 };
 
-template <typename T, int SLOTS, bool RUN, int PRODUCTS, bool CELLS>
+template <typename T, typename Form, bool RUN, int PRODUCTS, bool CELLS>
 __global__ void __launch_bounds__(kThreads, 1) WgradKernel(const __grid_constant__ WgradParams p) {
   extern __shared__ __align__(1024) uint8_t shared[];
   Control& control = *reinterpret_cast<Control*>(shared);
@@ -180,36 +187,39 @@ __global__ void __launch_bounds__(kThreads, 1) WgradKernel(const __grid_constant
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
   if (threadIdx.x == 0) {
     for (int i = 0; i < kMaxStages; ++i) {
-      ptx::BarrierInit(ptx::SharedAddress(&control.full[i]), CELLS ? kProducers : kProducerWarps);
-      ptx::BarrierInit(ptx::SharedAddress(&control.empty[i]), kConsumerWarps);
+      ptx::BarrierInit(ptx::SharedAddress(&control.full[i]),
+                       CELLS ? Form::kProducers : Form::kProducerWarps);
+      ptx::BarrierInit(ptx::SharedAddress(&control.empty[i]), Form::kConsumerWarps);
     }
     ptx::BarrierInitFence();
   }
   const Work work(p);
-  const CellTables tables{p, work, reinterpret_cast<uint32_t*>(shared + p.table_at), warp, lane};
+  const CellTables<Form> tables{p, work, reinterpret_cast<uint32_t*>(shared + p.table_at), warp,
+                                lane};
   tables.BuildPlaces();
   __syncthreads();
-  if (warp < kProducerWarps) {
-    ptx::RegistersDown<kProducerRegisters>();
+  if (warp < Form::kProducerWarps) {
+    ptx::RegistersDown<Form::kProducerRegisters>();
     if constexpr (CELLS) {
-      CellsProducer<PRODUCTS>{tables, control, stages}.Run();
+      CellsProducer<Form, PRODUCTS>{tables, control, stages}.Run();
     } else {
-      const int64_t in = static_cast<int64_t>(work.group) * p.in_per_group + work.in_block * 64;
+      const int64_t in =
+          static_cast<int64_t>(work.group) * p.in_per_group + work.in_block * (64 * Form::kHalves);
       const int64_t out = static_cast<int64_t>(work.group) * p.out_per_group + work.out_block * 64;
-      GatherProducer<T, PRODUCTS>{
-          tables,
-          control,
-          stages,
-          stages - kControlBytes +
-              static_cast<uint32_t>(p.raw_at + warp * kAhead * kCellBytes + 4 * lane),
-          static_cast<const char*>(p.x) + in * p.x_channel,
-          static_cast<const char*>(p.dy) + out * p.dy_channel}
+      const uint32_t ring =
+          static_cast<uint32_t>(p.raw_at + warp * Form::kAhead * kCellBytes + 4 * lane);
+      GatherProducer<T, Form, PRODUCTS>{tables,
+                                        control,
+                                        stages,
+                                        stages - kControlBytes + ring,
+                                        static_cast<const char*>(p.x) + in * p.x_channel,
+                                        static_cast<const char*>(p.dy) + out * p.dy_channel}
           .Run();
     }
   } else {
-    ptx::RegistersUp<kConsumerRegisters>();
-    const int thread = static_cast<int>(threadIdx.x) - kProducers;
-    Consumer<T, SLOTS, RUN, PRODUCTS, CELLS>{p, work, control, stages, thread / 128, thread % 128}
+    ptx::RegistersUp<Form::kConsumerRegisters>();
+    const int thread = static_cast<int>(threadIdx.x) - Form::kProducers;
+    Consumer<T, Form, RUN, PRODUCTS, CELLS>{p, work, control, stages, thread / 128, thread % 128}
         .Run();
   }
 }

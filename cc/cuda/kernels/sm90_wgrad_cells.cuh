@@ -11,32 +11,36 @@
 
 namespace transconv::cuda::sm90_wgrad {
 
-template <int PRODUCTS>
-struct CellsProducer : CellTables {
+template <typename Form, int PRODUCTS>
+struct CellsProducer : CellTables<Form> {
+  using Tables = CellTables<Form>;
+  using Tables::p;
+  using Tables::work;
+
   Control& control;
   const uint32_t stages;  // shared address
 
   __device__ void Run() const {
     if (work.first >= work.last) return;
-    const char* const x =
-        static_cast<const char*>(p.x) + work.group * p.x_group + 8 * work.in_block * p.x_chunk;
+    const char* const x = static_cast<const char*>(p.x) + work.group * p.x_group +
+                          8 * Form::kHalves * work.in_block * p.x_chunk;
     const char* const dy =
         static_cast<const char*>(p.dy) + work.group * p.dy_group + 8 * work.out_block * p.dy_chunk;
-    int image = BuildOffsets(work.first, 0), which = 0, stage = 0;
+    int image = this->BuildOffsets(work.first, 0), which = 0, stage = 0;
     uint32_t parity = 1;
     for (int tile = work.first; tile < work.last; ++tile) {
-      ptx::NamedBarrier<1,
-                        kProducers>();  // this tile's table is there, the other one's use is over
-      const int next_image = tile + 1 < work.last ? BuildOffsets(tile + 1, which ^ 1) : 0;
+      // This tile's table is there, the other one's use is over.
+      ptx::NamedBarrier<1, Form::kProducers>();
+      const int next_image = tile + 1 < work.last ? this->BuildOffsets(tile + 1, which ^ 1) : 0;
       ptx::BarrierWait(ptx::SharedAddress(&control.empty[stage]), parity);
       const uint32_t at = stages + stage * p.stage_bytes;
       const char* const x_image = x + image * p.x_batch;
       const char* const dy_image = dy + image * p.dy_batch;
       for (int i = 0; i < p.units_per_warp; ++i) {
-        const int unit = UnitOf(i), chunk = unit % 8;
-        const bool is_x = IsX(unit);
-        const uint32_t offset = OffsetOfUnit(which, unit), target = TargetOf(unit);
-        const bool inside = offset != kNoCell && 8 * chunk < Channels(unit);
+        const int unit = this->UnitOf(i), chunk = this->ChunkOf(unit);
+        const bool is_x = this->IsX(unit);
+        const uint32_t offset = this->OffsetOfUnit(which, unit), target = this->TargetOf(unit);
+        const bool inside = offset != kNoCell && 8 * chunk < this->Channels(unit);
         const char* const from =
             (is_x ? x_image : dy_image) + chunk * (is_x ? p.x_chunk : p.dy_chunk) + offset;
         if (target != kNoCell) {

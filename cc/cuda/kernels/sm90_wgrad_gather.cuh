@@ -12,8 +12,15 @@
 
 namespace transconv::cuda::sm90_wgrad {
 
-template <typename T, int PRODUCTS>
-struct GatherProducer : CellTables {
+template <typename T, typename Form, int PRODUCTS>
+struct GatherProducer : CellTables<Form> {
+  using Tables = CellTables<Form>;
+  using Tables::lane;
+  using Tables::p;
+  using Tables::warp;
+  using Tables::work;
+  static constexpr int kUnits = Form::kUnits, kAhead = Form::kAhead;
+  static constexpr int kProducers = Form::kProducers, kProducerWarps = Form::kProducerWarps;
   using Raw = typename Element<T>::Raw;
   static constexpr bool kScaled = sizeof(T) == 4, kAsync = sizeof(T) == 4;
 
@@ -29,12 +36,12 @@ struct GatherProducer : CellTables {
     int channels;
   };
   __device__ __forceinline__ Place PlaceOf(int image, int which, int unit) const {
-    const int chunk = unit % 8;
-    const bool is_x = IsX(unit);
+    const int chunk = this->ChunkOf(unit);
+    const bool is_x = this->IsX(unit);
     const uint32_t channel = is_x ? p.x_channel : p.dy_channel;
     const char* const base = (is_x ? x : dy) + image * (is_x ? p.x_batch : p.dy_batch);
-    return {base + chunk * (8 * int64_t{channel}), channel, OffsetOfUnit(which, unit),
-            image >= 0 ? Channels(unit) - chunk * 8 : 0};
+    return {base + chunk * (8 * int64_t{channel}), channel, this->OffsetOfUnit(which, unit),
+            image >= 0 ? this->Channels(unit) - chunk * 8 : 0};
   }
   __device__ __forceinline__ void Gather(Raw (&v)[8], int image, int which, int unit) const {
     const Place place = PlaceOf(image, which, unit);
@@ -49,13 +56,13 @@ struct GatherProducer : CellTables {
   __device__ __forceinline__ void Put(const Raw (&v)[8], uint32_t stage, int unit, float x_scale,
                                       float dy_scale, uint32_t& x_largest,
                                       uint32_t& dy_largest) const {
-    const bool is_x = IsX(unit);
+    const bool is_x = this->IsX(unit);
     uint32_t packed[4], low[4];
     const uint32_t largest = ConvertCell<T, PRODUCTS, 1>(v, is_x ? x_scale : dy_scale, packed, low,
                                                          is_x ? x_largest : dy_largest);
     x_largest = is_x ? largest : x_largest;
     dy_largest = is_x ? dy_largest : largest;
-    const uint32_t target = TargetOf(unit);
+    const uint32_t target = this->TargetOf(unit);
     const bool exists = target != kNoCell;
     const uint32_t at = stage + target;
     ptx::StoreShared128If(at, make_uint4(packed[0], packed[1], packed[2], packed[3]), exists);
@@ -65,7 +72,7 @@ struct GatherProducer : CellTables {
   }
 
   // Largest x and dy values over all producer warps.
-  __device__ void MaxOfAll(uint32_t (&value)[2], uint32_t (*slots)[kProducerWarps]) const {
+  __device__ void MaxOfAll(uint32_t (&value)[2], uint32_t (*slots)[kMostProducerWarps]) const {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       value[i] = __reduce_max_sync(0xffffffffu, value[i]);
@@ -91,7 +98,7 @@ struct GatherProducer : CellTables {
     for (int u = self.warp; u < 8 * p.cell_groups; u += kProducerWarps) {
       Raw v[8];
       self.Gather(v, image, which, u);
-      const int i = u / 8 < p.x_groups ? 0 : 1;
+      const int i = self.IsX(u) ? 0 : 1;
       if (i == 0) {
         largest[0] = LargestBits(v, largest[0]);
       } else {
@@ -113,15 +120,15 @@ struct GatherProducer : CellTables {
 
   __device__ void Run() {
     if (work.first >= work.last) return;
-    int image = BuildOffsets(work.first, 0);
+    int image = this->BuildOffsets(work.first, 0);
     ptx::NamedBarrier<1, kProducers>();
     CellsAhead<kAhead> cells{raw, p.ahead};
     Raw v[kAsync ? 1 : kUnits][8];
     if constexpr (kAsync) {
-      for (int i = 0; i < p.ahead; ++i) Start(cells, image, 0, UnitOf(i));
+      for (int i = 0; i < p.ahead; ++i) Start(cells, image, 0, this->UnitOf(i));
     } else {
 #pragma unroll
-      for (int i = 0; i < kUnits; ++i) Gather(v[i], image, 0, UnitOf(i));
+      for (int i = 0; i < kUnits; ++i) Gather(v[i], image, 0, this->UnitOf(i));
     }
     Exponents exponents{kMinExponent, kMinExponent};
     float x_scale = ScaleOf(kMinExponent), dy_scale = ScaleOf(kMinExponent);
@@ -130,7 +137,7 @@ struct GatherProducer : CellTables {
     for (int tile = work.first; tile < work.last; ++tile) {
       const bool more = tile + 1 < work.last;
       ptx::NamedBarrier<1, kProducers>();  // nobody gathers by the table that is overwritten now
-      const int next_image = more ? BuildOffsets(tile + 1, which ^ 1) : -1;
+      const int next_image = more ? this->BuildOffsets(tile + 1, which ^ 1) : -1;
       ptx::NamedBarrier<1, kProducers>();
       ptx::BarrierWait(ptx::SharedAddress(&control.empty[stage]), parity);
       const uint32_t at = stages + stage * p.stage_bytes;
@@ -139,22 +146,22 @@ struct GatherProducer : CellTables {
         int i = 0;
         for (; i < p.units_per_warp - p.ahead; ++i) {
           cells.Take(v[0]);
-          Put(v[0], at, UnitOf(i), x_scale, dy_scale, largest[0], largest[1]);
-          Start(cells, image, which, UnitOf(i + p.ahead));
+          Put(v[0], at, this->UnitOf(i), x_scale, dy_scale, largest[0], largest[1]);
+          Start(cells, image, which, this->UnitOf(i + p.ahead));
         }
         for (; i < p.units_per_warp; ++i) {
           cells.Take(v[0]);
-          Put(v[0], at, UnitOf(i), x_scale, dy_scale, largest[0], largest[1]);
-          Start(cells, next_image, which ^ 1, UnitOf(i + p.ahead - p.units_per_warp));
+          Put(v[0], at, this->UnitOf(i), x_scale, dy_scale, largest[0], largest[1]);
+          Start(cells, next_image, which ^ 1, this->UnitOf(i + p.ahead - p.units_per_warp));
         }
       } else {
         for (int j = 0; j < p.units_per_warp; j += kUnits) {
           const bool last = j + kUnits >= p.units_per_warp;
 #pragma unroll
           for (int i = 0; i < kUnits; ++i) {
-            Put(v[i], at, UnitOf(j + i), x_scale, dy_scale, largest[0], largest[1]);
+            Put(v[i], at, this->UnitOf(j + i), x_scale, dy_scale, largest[0], largest[1]);
             Gather(v[i], last ? next_image : image, last ? which ^ 1 : which,
-                   UnitOf(last ? i : j + i + kUnits));
+                   this->UnitOf(last ? i : j + i + kUnits));
           }
         }
       }

@@ -12,16 +12,29 @@
 
 namespace transconv::cuda::sm90_wgrad {
 
-constexpr int kProducerWarps = 4;
-constexpr int kConsumerWarps = 4 * kWgradGroups;
-constexpr int kProducers = 32 * kProducerWarps;
-constexpr int kThreads = 32 * (kProducerWarps + kConsumerWarps);
-// Gathers in flight per producer, 8 channels of one cell each: in registers, and for float32 apart.
-constexpr int kUnits = 5, kAhead = 8;
-constexpr int kProducerRegisters = 104, kConsumerRegisters = 136;
+constexpr int kThreads = 512;
 constexpr int kMaxStages = 4;
 constexpr int kPromote = 4;           // steps of 16 pixels between promotions, with three products
 constexpr int kSlotFloats = 64 * 64;  // of one tap
+constexpr int kMostProducerWarps = 8;
+
+// The forms of a block: three warpgroups multiply and one brings the data, or two of each.
+template <int WARPGROUPS, int HALVES, int SLOTS>
+struct Form {
+  static constexpr int kWarpgroups = WARPGROUPS, kHalves = HALVES, kSlots = SLOTS;
+  static constexpr int kTapGroups = WARPGROUPS / HALVES;
+  static constexpr int kConsumerWarps = 4 * WARPGROUPS;
+  static constexpr int kProducers = kThreads - 32 * kConsumerWarps;
+  static constexpr int kProducerWarps = kProducers / 32;
+  static constexpr int kConsumerRegisters = WARPGROUPS == 3 ? 136 : 184;
+  static constexpr int kProducerRegisters = WARPGROUPS == 3 ? 104 : 72;
+  // Gathers in flight per producer, 8 channels of one cell each: in registers, and for float32
+  // apart.
+  static constexpr int kUnits = WARPGROUPS == 3 ? 5 : 4, kAhead = WARPGROUPS == 3 ? 8 : 6;
+  static_assert(kProducerWarps <= kMostProducerWarps, "they exchange exponents");
+  static_assert(kProducers * kProducerRegisters + 32 * kConsumerWarps * kConsumerRegisters <= 65536,
+                "registers of a multiprocessor");
+};
 
 struct WgradParams {
   const void* x;  // the images, or their cells (kernels/pack_cells.cuh)
@@ -29,32 +42,34 @@ struct WgradParams {
   float* slots;               // [split][unit][warpgroup][slot][64 x 64 in register order]
   int64_t x_batch, dy_batch;  // strides in bytes
   uint32_t x_channel, dy_channel, x_pixel, dy_pixel;
-  // Cells: of a group, of 8 channels, from a high part to its low part, and bits of the largest
-  // magnitudes of float32.
+  // Cells: of a group, of 8 channels, from a high part to its low part, and the magnitudes of
+  // float32.
   int64_t x_group, dy_group, x_chunk, dy_chunk, x_low, dy_low;
-  const uint32_t *x_largest, *dy_largest;
+  const Magnitudes* magnitudes;
   int x_h, x_w, dy_h, dy_w;
   int step_h, step_w;  // from one cell to the next of a plane of dy
   int in_per_group, out_per_group, in_blocks, out_blocks, passes, units;
   int tiles, per_split, flush;
   Divider by_strip, by_row;  // a tile's index: strip, row, image
   int rows, columns, halo_rows, halo_columns, planes_w;
-  int x_cells, dy_cells, x_groups, cell_groups, units_per_warp;  // groups of 32 cells, x first
+  // Groups of 32 cells: those of x, once for each half, then those of dy.
+  int x_cells, dy_cells, x_groups, cell_groups, units_per_warp;
   int stages, stage_bytes, part_bytes, dy_at;  // of a stage: high part, then low part; x, then dy
-  int x_row_bytes, dy_row_bytes, dy_plane_bytes;
+  int x_row_bytes, x_chunk_bytes, dy_row_bytes, dy_chunk_bytes, dy_plane_bytes;
   int pixel_groups;  // distance between the two halves of 16 pixels: 128, or a row for 8 columns
   int table_at, raw_at;
   int ahead;  // units in flight
   int plane_h[kMaxPlanes], plane_w[kMaxPlanes];
   int first_row, first_column;
-  int start[kWgradMaxLanes * kWgradMaxSlots];  // of each tap's dy, in cells of a stage
+  uint8_t pass_plane_h[kWgradMaxPasses], pass_plane_w[kWgradMaxPasses];  // the first it loads
+  uint16_t start[kWgradMaxPlaces];  // of each tap's dy, in cells of a stage
 };
 
 struct Control {
   uint64_t full[kMaxStages], empty[kMaxStages];
   int exponent[kMaxStages];  // of x and dy together
-  uint32_t exchange[2][2][kProducerWarps];
-  uint32_t redo[2][kProducerWarps];
+  uint32_t exchange[2][2][kMostProducerWarps];
+  uint32_t redo[2][kMostProducerWarps];
 };
 constexpr int kControlBytes = 512;
 static_assert(sizeof(Control) <= kControlBytes, "the stages start behind it");
@@ -79,14 +94,17 @@ struct Work {
 
 // What the producers of both kinds know of a tile's cells: by cell, the byte where its chunk 0 goes
 // in a stage, its place relative to the tile, and two tables of its offset in its image. Every
-// table ends with a group of cells that do not exist.
+// table ends with a group of cells that do not exist. Both halves of x share its part of a table.
+template <typename Form>
 struct CellTables {
+  static constexpr int kProducers = Form::kProducers, kProducerWarps = Form::kProducerWarps;
+
   const WgradParams& p;
   const Work work;
   uint32_t* const table;
   const int warp, lane;
 
-  __device__ int TableCells() const { return (p.cell_groups + 1) * 32; }
+  __device__ int TableCells() const { return (TableGroup(p.cell_groups) + 1) * 32; }
   __device__ uint32_t* Part(int i) const { return table + i * TableCells(); }
 
   __device__ void BuildPlaces() const {
@@ -101,8 +119,9 @@ struct CellTables {
         const LoadedCell from(dy_cell, p.halo_rows, p.halo_columns, p.planes_w);
         const int plane = from.plane_h * p.planes_w + from.plane_w;
         target = p.dy_at + plane * p.dy_plane_bytes + from.row * p.dy_row_bytes + from.column * 16;
-        place = PackPlace(p.step_h * from.row + p.plane_h[from.plane_h],
-                          p.step_w * from.column + p.plane_w[from.plane_w]);
+        place =
+            PackPlace(p.step_h * from.row + p.plane_h[p.pass_plane_h[work.pass] + from.plane_h],
+                      p.step_w * from.column + p.plane_w[p.pass_plane_w[work.pass] + from.plane_w]);
       }
       Part(0)[cell] = target;
       Part(1)[cell] = place;
@@ -129,19 +148,30 @@ struct CellTables {
   // Unit u of a tile is chunk u % 8 of the 32 cells of group u / 8.
   __device__ __forceinline__ int UnitOf(int i) const { return warp + kProducerWarps * i; }
   __device__ __forceinline__ int GroupOf(int unit) const { return min(unit / 8, p.cell_groups); }
-  __device__ __forceinline__ bool IsX(int unit) const { return GroupOf(unit) < p.x_groups; }
+  __device__ __forceinline__ int TableGroup(int group) const {
+    return Form::kHalves == 2 && group >= p.x_groups ? group - p.x_groups : group;
+  }
+  __device__ __forceinline__ bool IsX(int unit) const {
+    return GroupOf(unit) < Form::kHalves * p.x_groups;
+  }
+  // Among all of the block's chunks of its image.
+  __device__ __forceinline__ int ChunkOf(int unit) const {
+    const bool second = Form::kHalves == 2 && IsX(unit) && GroupOf(unit) >= p.x_groups;
+    return unit % 8 + (second ? 8 : 0);
+  }
   __device__ __forceinline__ uint32_t OffsetOfUnit(int which, int unit) const {
-    return Part(2 + which)[GroupOf(unit) * 32 + lane];
+    return Part(2 + which)[TableGroup(GroupOf(unit)) * 32 + lane];
   }
   // Where a unit's cells go in a stage, or kNoCell.
   __device__ __forceinline__ uint32_t TargetOf(int unit) const {
-    const uint32_t place = Part(0)[GroupOf(unit) * 32 + lane];
-    const int chunk = unit % 8 * ((IsX(unit) ? p.x_row_bytes : p.dy_row_bytes) / 8);
+    const uint32_t place = Part(0)[TableGroup(GroupOf(unit)) * 32 + lane];
+    const int chunk = ChunkOf(unit) * (IsX(unit) ? p.x_chunk_bytes : p.dy_chunk_bytes);
     return place == kNoCell ? kNoCell : place + chunk;
   }
-  // Of the block, from its first channel on.
+  // Of the image's group, from the block's first channel on.
   __device__ __forceinline__ int Channels(int unit) const {
-    return IsX(unit) ? p.in_per_group - work.in_block * 64 : p.out_per_group - work.out_block * 64;
+    return IsX(unit) ? p.in_per_group - work.in_block * 64 * Form::kHalves
+                     : p.out_per_group - work.out_block * 64;
   }
 };
 

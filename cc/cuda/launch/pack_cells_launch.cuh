@@ -13,6 +13,8 @@
 
 namespace transconv::cuda {
 
+constexpr int64_t kSampleVectors = 1 << 14;
+
 // The cells of one image, packed in the workspace or, of 16-bit images whose channels lie together,
 // the image itself.
 struct CellsOf {
@@ -38,8 +40,7 @@ struct CellsOf {
   int64_t group() const { return chunk() * chunks; }
   int64_t image() const { return direct ? 2 * channels * pixels : groups * group(); }
   int64_t low() const { return image() * batch; }
-  // Of the workspace; the largest magnitude comes first.
-  int64_t bytes() const { return direct ? 0 : 256 + parts * low(); }
+  int64_t bytes() const { return direct ? 0 : parts * low(); }  // of the workspace
   int64_t blocks() const { return CeilDiv(pixels, int64_t{kPackCellsThreads}); }
 
   // Why there can be no such cells, or null.
@@ -49,33 +50,24 @@ struct CellsOf {
     if (pixels * pixel() > std::numeric_limits<uint32_t>::max()) {
       return "an image exceeds 32-bit offsets";
     }
-    if (batch * groups * chunks * blocks() > std::numeric_limits<int32_t>::max()) {
-      return "more than 2^31 blocks";
+    if (batch * groups * chunks * blocks() > std::numeric_limits<int32_t>::max() / 2) {
+      return "more than 2^30 blocks";
     }
     return nullptr;
   }
 };
 
-// Packs an image into `to`, which has bytes() bytes; nothing to do for direct cells.
-template <typename T, int PRODUCTS>
-cudaError_t LaunchPackCells(const CellsOf& of, Layout layout, const void* source, void* to,
-                            cudaStream_t stream) {
-  if (of.direct) return cudaSuccess;
-  uint32_t* const largest = static_cast<uint32_t*>(to);
-  if constexpr (sizeof(T) == 4) {
-    const cudaError_t status = cudaMemsetAsync(largest, 0, sizeof(uint32_t), stream);
-    if (status != cudaSuccess) return status;
-    const int64_t count = of.batch * of.channels * of.pixels;
-    const int64_t blocks =
-        std::clamp<int64_t>(CeilDiv(count, int64_t{16 * kPackCellsThreads}), 1, 8 * kSm90Blocks);
-    LargestKernel<<<static_cast<unsigned>(blocks), kPackCellsThreads, 0, stream>>>(
-        static_cast<const float*>(source), count, largest);
-  }
+// What packing one image into `cells` takes.
+inline PackCellsParams PackParamsOf(const CellsOf& of, Layout layout, const void* source,
+                                    void* cells, Magnitudes* magnitudes) {
   PackCellsParams p{};
   p.source = source;
-  p.cells = reinterpret_cast<uint4*>(static_cast<uint8_t*>(to) + 256);
-  p.largest = largest;
+  p.cells = static_cast<uint4*>(cells);
+  p.magnitudes = magnitudes;
   const bool first = layout == Layout::kNCHW;
+  p.size = of.batch * of.channels * of.pixels;
+  p.pitch = of.parts == 2 ? 1 : std::max<int64_t>(p.size / 4 / kSampleVectors, 1);
+  p.vectors = p.size / 4 / p.pitch;
   p.image = of.channels * of.pixels;
   p.channel = first ? of.pixels : 1;
   p.pixel = first ? 1 : of.channels;
@@ -87,8 +79,31 @@ cudaError_t LaunchPackCells(const CellsOf& of, Layout layout, const void* source
   p.by_chunk = Divider(of.chunks);
   p.by_group = Divider(of.groups);
   p.blocks = static_cast<int>(of.blocks());
-  const int64_t blocks = of.batch * of.groups * of.chunks * of.blocks();
-  PackCellsKernel<T, PRODUCTS><<<static_cast<unsigned>(blocks), kPackCellsThreads, 0, stream>>>(p);
+  p.parts = of.direct ? 0 : of.batch * of.groups * of.chunks * of.blocks();
+  return p;
+}
+
+// Packs both images of a pass, whose magnitudes lie side by side.
+template <typename T, int PRODUCTS>
+cudaError_t LaunchPackCells(const PackBothParams& p, cudaStream_t stream) {
+  const int64_t parts = p.image[0].parts + p.image[1].parts;
+  if (parts == 0) return cudaSuccess;
+  const auto blocks = [](int64_t work) {
+    return static_cast<unsigned>(std::clamp<int64_t>(work, 1, 8 * kSm90Blocks));
+  };
+  if constexpr (sizeof(T) == 4) {
+    const cudaError_t status =
+        cudaMemsetAsync(p.image[0].magnitudes, 0, 2 * sizeof(Magnitudes), stream);
+    if (status != cudaSuccess) return status;
+    const int64_t vectors = std::max(p.image[0].vectors, p.image[1].vectors);
+    const dim3 grid(blocks(CeilDiv(vectors, int64_t{4 * kPackCellsThreads})), 2);
+    SampleKernel<<<grid, kPackCellsThreads, 0, stream>>>(p);
+  }
+  PackCellsKernel<T, PRODUCTS><<<static_cast<unsigned>(parts), kPackCellsThreads, 0, stream>>>(p);
+  if constexpr (sizeof(T) == 4 && PRODUCTS == 1) {
+    const dim3 grid(blocks(std::max(p.image[0].parts, p.image[1].parts)), 2);
+    PackAgainKernel<<<grid, kPackCellsThreads, 0, stream>>>(p);
+  }
   return cudaGetLastError();
 }
 

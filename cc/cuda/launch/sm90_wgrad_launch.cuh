@@ -21,6 +21,12 @@ constexpr int kPreferredStages = 3;
 // Pixels between two additions in float32: truncation stays below 1e-5.
 constexpr int kFlushPixels = 8192;
 
+using Taps = Form<3, 1, 3>;    // three warpgroups with their own taps
+using Single = Form<3, 1, 1>;  // the same with three products, whose partial sums take registers
+using Pair = Form<2, 1, 3>;    // two warpgroups with their own taps
+using Halves = Form<2, 2, 4>;  // two warpgroups with two halves of 128 channels, one product
+using Thirds = Form<2, 2, 3>;  // the same with three products
+
 struct Programme {
   WgradPlan plan;
   bool cells;  // copies cells, instead of gathering them from the images
@@ -33,31 +39,30 @@ struct Programme {
   int x_cells, x_groups, cell_groups;
   int x_row_bytes, dy_row_bytes, dy_at, part_bytes, stage_bytes, stages;
   int table_at, raw_at, shared_bytes;
-  int64_t slot_bytes, x_cells_at, dy_cells_at, workspace_bytes;
+  int64_t slot_bytes, magnitudes_at, x_cells_at, dy_cells_at, workspace_bytes;
+
+  int producer_warps() const { return kThreads / 32 - 4 * plan.form.warpgroups; }
+  int ahead() const { return plan.form.warpgroups == 3 ? Taps::kAhead : Halves::kAhead; }
 };
 
 struct TileSize {
   int rows, columns;
 };
 // 8 columns: 16 pixels are taken from two rows.
-constexpr TileSize kTileSizes[] = {{4, 128}, {2, 128}, {8, 64}, {4, 64},  {2, 64}, {1, 64}, {8, 32},
-                                   {4, 32},  {2, 32},  {1, 32}, {16, 16}, {8, 16}, {4, 16}, {2, 16},
-                                   {1, 16},  {16, 8},  {8, 8},  {4, 8},   {2, 8}};
+constexpr TileSize kTileSizes[] = {
+    {4, 128}, {2, 128}, {1, 128}, {8, 64}, {4, 64}, {2, 64}, {1, 64}, {8, 32}, {4, 32}, {2, 32},
+    {1, 32},  {16, 16}, {8, 16},  {4, 16}, {2, 16}, {1, 16}, {16, 8}, {8, 8},  {4, 8},  {2, 8}};
 
-inline const char* MakeProgramme(const Problem& q, DType dtype, bool cells, TileSize size,
-                                 Programme* result) {
-  const int products = ProductsOf(q, dtype);
-  Programme g;
-  g.cells = cells;
-  g.products = products;
+// Fills in what follows from the plan and the tile; returns why it does not fit, or null.
+inline const char* SetTile(const Problem& q, DType dtype, TileSize size, Programme* programme) {
+  Programme& g = *programme;
   g.rows = size.rows;
   g.columns = size.columns;
-  if (!MakeWgradPlan(q, size.rows, size.columns, products == 3 ? 1 : 3, &g.plan)) {
-    return "the kernel or the stride is too large for a tile programme";
-  }
+  g.plan.SetTile(size.rows, size.columns);
   const TilePlan& tile = g.plan.tile;
+  const WgradForm& form = g.plan.form;
   if (!tile.PlacesFit()) return "the halo of a tile exceeds shared memory";
-  g.in_blocks = static_cast<int>(CeilDiv(q.in_per_group(), 64));
+  g.in_blocks = static_cast<int>(CeilDiv(q.in_per_group(), 64 * form.halves));
   g.out_blocks = static_cast<int>(CeilDiv(q.out_per_group(), 64));
   const int64_t units = q.groups * g.in_blocks * g.out_blocks * g.plan.passes;
   g.tiles_x = static_cast<int>(CeilDiv(q.w.in, size.columns));
@@ -73,14 +78,16 @@ inline const char* MakeProgramme(const Problem& q, DType dtype, bool cells, Tile
 
   g.x_cells = size.rows * size.columns;
   g.x_groups = static_cast<int>(CeilDiv(g.x_cells, 32));
-  g.cell_groups = g.x_groups + static_cast<int>(CeilDiv(tile.cells, 32));
-  g.x_row_bytes = 8 * size.columns * 16;
+  const int dy_groups = static_cast<int>(CeilDiv(g.plan.dy_cells(), 32));
+  g.cell_groups = form.halves * g.x_groups + dy_groups;
+  g.x_row_bytes = 8 * form.halves * size.columns * 16;
   g.dy_row_bytes = 16 * g.plan.row_pitch();
   g.dy_at = size.rows * g.x_row_bytes;
-  g.part_bytes = g.dy_at + 16 * tile.planes() * g.plan.plane_pitch();
-  g.stage_bytes = g.part_bytes * (products == 3 ? 2 : 1);
-  const int table = 4 * 32 * (g.cell_groups + 1);
-  const int raw = dtype == DType::kF32 && !cells ? kProducerWarps * kAhead * kCellBytes : 0;
+  g.part_bytes = g.dy_at + 16 * g.plan.planes_h * g.plan.planes_w * g.plan.plane_pitch();
+  g.stage_bytes = g.part_bytes * (g.products == 3 ? 2 : 1);
+  const int table = 4 * 32 * (g.x_groups + dy_groups + 1);
+  const int raw =
+      dtype == DType::kF32 && !g.cells ? g.producer_warps() * g.ahead() * kCellBytes : 0;
   const int fixed = kControlBytes + 4 * table + raw + 3 * 128;
   if (fixed >= kSm90SharedBytes || g.stage_bytes > kSm90SharedBytes) {
     return "the halo of a tile exceeds shared memory";
@@ -90,44 +97,73 @@ inline const char* MakeProgramme(const Problem& q, DType dtype, bool cells, Tile
   g.table_at = (kControlBytes + g.stages * g.stage_bytes + 127) / 128 * 128;
   g.raw_at = (g.table_at + 4 * table + 127) / 128 * 128;
   g.shared_bytes = g.raw_at + raw;
-  g.slot_bytes = int64_t{4} * kSlotFloats * kWgradGroups * g.plan.slots * g.units;
+  g.slot_bytes = int64_t{4} * kSlotFloats * form.warpgroups * form.slots * g.units;
   g.workspace_bytes = g.slot_bytes * g.splits;
-  if (cells) {
-    g.x = CellsOf(q, dtype, true);
-    g.dy = CellsOf(q, dtype, false);
-    if (const char* reason = g.x.TooLarge()) return reason;
-    if (const char* reason = g.dy.TooLarge()) return reason;
-    g.x_cells_at = g.workspace_bytes;
+  if (g.cells) {
+    g.magnitudes_at = g.workspace_bytes;
+    g.x_cells_at = g.magnitudes_at + 256;
     g.dy_cells_at = g.x_cells_at + g.x.bytes();
     g.workspace_bytes = g.dy_cells_at + g.dy.bytes();
   }
-  *result = g;
   return nullptr;
 }
 
-// Cells that a tile loads, and pixels that it multiplies, beyond what the problem needs.
-inline double Waste(const Problem& q, const Programme& g) {
-  const double columns = static_cast<double>(g.tiles_x) * g.columns / static_cast<double>(q.w.in);
-  const double rows = static_cast<double>(g.tiles_y) * g.rows / static_cast<double>(q.h.in);
-  const TilePlan& tile = g.plan.tile;
-  const double halo = (tile.cells + g.x_cells) / (g.x_cells * (tile.planes() + 1.0));
-  const double small = 1.0 + 64.0 / (g.rows * g.columns);  // barriers and tables of a tile
-  return columns * rows * halo * small;
+// Cycles of a launch, roughly, on a card of a fixed size: results are the same everywhere.
+inline double Cost(const Programme& g) {
+  const WgradForm& form = g.plan.form;
+  // A unit of 32 cells of 8 channels, by all producers. Gathering waits for memory, so more warps
+  // bring more; what is ready comes as fast as the second-level cache gives it.
+  const double unit = g.cells ? 20 : 480.0 / g.producer_warps();
+  // Where a pass leaves out planes of a row, it uses half of every sector, or less.
+  const bool holes = g.plan.planes_w < g.plan.tile.w.planes;
+  const int x_groups = form.halves * g.x_groups;
+  const double groups = x_groups + (g.cell_groups - x_groups) * (holes ? g.cells ? 2 : 1.4 : 1);
+  const double loads = 8 * groups * unit * (g.products == 3 ? 1.5 : 1);
+  const double steps = g.x_cells / 16.0 * g.products;
+  const double products = steps * form.warpgroups * form.slots * 32;
+  constexpr double kTile = 600;  // barriers and tables
+  const double waves = static_cast<double>(CeilDiv(int64_t{g.units} * g.splits, kSm90Blocks));
+  // Slots are written, and read again.
+  constexpr double kBytes = 1500;  // a cycle
+  const double slots = 2.0 * static_cast<double>(g.slot_bytes) * g.splits / kBytes;
+  return waves * g.per_split * (std::max(loads, products) + kTile) + slots;
 }
 
 inline const char* Choose(const Problem& q, Pass pass, DType dtype, bool cells, Programme* best) {
   if (pass != Pass::kGradWeight) return "computes the weight gradient alone";
   if (dtype == DType::kF64) return "has no float64 instructions";
   if (const char* reason = TooLarge(q, dtype)) return reason;
-  const char* reason = nullptr;
+  Programme g{};
+  g.cells = cells;
+  g.products = ProductsOf(q, dtype);
+  if (cells) {
+    g.x = CellsOf(q, dtype, true);
+    g.dy = CellsOf(q, dtype, false);
+    if (const char* reason = g.x.TooLarge()) return reason;
+    if (const char* reason = g.dy.TooLarge()) return reason;
+  }
+  constexpr WgradForm kOne[] = {{3, 1, 3}, {2, 2, 4}}, kThree[] = {{3, 1, 1}, {2, 1, 3}, {2, 2, 3}};
+  const WgradForm* const forms = g.products == 3 ? kThree : kOne;
+  const char* reason = "the kernel or the stride is too large for a tile programme";
   double least = std::numeric_limits<double>::infinity();
-  for (const TileSize& size : kTileSizes) {
-    Programme g;
-    const char* why = MakeProgramme(q, dtype, cells, size, &g);
-    if (why != nullptr) {
-      reason = why;
-    } else if (Waste(q, g) < least) {
-      least = Waste(q, g);
+  for (int i = 0; i < (g.products == 3 ? 3 : 2); ++i) {
+    if (forms[i].halves == 2 && q.in_per_group() <= 64) continue;
+    for (const WgradPlanes planes : {WgradPlanes::kAll, WgradPlanes::kRow, WgradPlanes::kOne}) {
+      if (!MakeWgradPlan(q, forms[i], planes, &g.plan)) continue;
+      const TilePlan& tile = g.plan.tile;
+      if (planes == WgradPlanes::kRow && tile.h.planes == 1) continue;
+      if (planes == WgradPlanes::kOne && tile.w.planes == 1) continue;
+      TileSize size{0, 0};
+      for (const TileSize& other : kTileSizes) {
+        if (const char* why = SetTile(q, dtype, other, &g)) {
+          reason = why;
+        } else if (const double cost = Cost(g); cost < least) {
+          least = cost;
+          size = other;
+        }
+      }
+      if (size.rows == 0) continue;
+      SetTile(q, dtype, size, &g);
       *best = g;
     }
   }
@@ -151,12 +187,10 @@ inline void FillParams(const Call& call, const Programme& g, WgradParams* p) {
   p->dy_channel = static_cast<uint32_t>((first ? dy_size : 1) * element);
   p->dy_pixel = static_cast<uint32_t>((first ? 1 : q.out_channels) * element);
   if (g.cells) {
-    const uint8_t* const x = static_cast<const uint8_t*>(call.workspace) + g.x_cells_at;
-    const uint8_t* const dy = static_cast<const uint8_t*>(call.workspace) + g.dy_cells_at;
-    if (!g.x.direct) p->x = x + 256;
-    if (!g.dy.direct) p->dy = dy + 256;
-    p->x_largest = reinterpret_cast<const uint32_t*>(x);
-    p->dy_largest = reinterpret_cast<const uint32_t*>(dy);
+    const uint8_t* const workspace = static_cast<const uint8_t*>(call.workspace);
+    if (!g.x.direct) p->x = workspace + g.x_cells_at;
+    if (!g.dy.direct) p->dy = workspace + g.dy_cells_at;
+    p->magnitudes = reinterpret_cast<const Magnitudes*>(workspace + g.magnitudes_at);
     p->x_batch = g.x.image();
     p->dy_batch = g.dy.image();
     p->x_pixel = static_cast<uint32_t>(g.x.pixel());
@@ -189,21 +223,24 @@ inline void FillParams(const Call& call, const Programme& g, WgradParams* p) {
   p->columns = g.columns;
   p->halo_rows = tile.halo_rows;
   p->halo_columns = tile.halo_columns;
-  p->planes_w = tile.w.planes;
+  p->planes_w = g.plan.planes_w;
   p->x_cells = g.x_cells;
-  p->dy_cells = tile.cells;
+  p->dy_cells = g.plan.dy_cells();
   p->x_groups = g.x_groups;
   p->cell_groups = g.cell_groups;
-  const int units = 8 / kProducerWarps * g.cell_groups;
+  const int units = 8 / g.producer_warps() * g.cell_groups;
   const bool rounds = element == 2 && !g.cells;  // in registers
-  p->units_per_warp = rounds ? static_cast<int>(CeilDiv(units, kUnits) * kUnits) : units;
-  p->ahead = AheadOf(units, kAhead);
+  const int round = g.plan.form.warpgroups == 3 ? Taps::kUnits : Halves::kUnits;
+  p->units_per_warp = rounds ? static_cast<int>(CeilDiv(units, round) * round) : units;
+  p->ahead = AheadOf(units, g.ahead());
   p->stages = g.stages;
   p->stage_bytes = g.stage_bytes;
   p->part_bytes = g.part_bytes;
   p->dy_at = g.dy_at;
   p->x_row_bytes = g.x_row_bytes;
+  p->x_chunk_bytes = 16 * g.columns;
   p->dy_row_bytes = g.dy_row_bytes;
+  p->dy_chunk_bytes = g.dy_row_bytes / 8;
   p->dy_plane_bytes = 16 * g.plan.plane_pitch();
   p->pixel_groups = g.columns == 8 ? 1 : 0;
   p->table_at = g.table_at;
@@ -214,26 +251,32 @@ inline void FillParams(const Call& call, const Programme& g, WgradParams* p) {
   }
   p->first_row = static_cast<int>(tile.first_row[0]);
   p->first_column = static_cast<int>(tile.first_column);
-  for (int i = 0; i < g.plan.passes * kWgradGroups * g.plan.slots; ++i) {
-    // A slot without a tap repeats another one's work; its sums are never read.
-    p->start[i] = g.dy_at / 16 + g.plan.start(std::max<int>(g.plan.tap[i], 0));
+  std::copy_n(g.plan.plane_h, g.plan.passes, p->pass_plane_h);
+  std::copy_n(g.plan.plane_w, g.plan.passes, p->pass_plane_w);
+  const int places = g.plan.form.taps();  // of a pass
+  for (int i = 0; i < g.plan.places(); ++i) {
+    // A slot without a tap repeats another one's work, the first of the pass; its sums are never
+    // read.
+    const int pass = i / places, first = g.plan.tap[pass * places];
+    const int tap = g.plan.tap[i] < 0 ? first : g.plan.tap[i];
+    p->start[i] = static_cast<uint16_t>(g.dy_at / 16 + g.plan.start(pass, tap));
   }
 }
 
-template <typename T, int SLOTS, bool RUN, int PRODUCTS, bool CELLS>
+template <typename T, typename Form, bool RUN, int PRODUCTS, bool CELLS>
 cudaError_t LaunchKernel(const Call& call, const Programme& g) {
   cudaError_t status = cudaSuccess;
   if constexpr (CELLS) {
     uint8_t* const workspace = static_cast<uint8_t*>(call.workspace);
+    Magnitudes* const magnitudes = reinterpret_cast<Magnitudes*>(workspace + g.magnitudes_at);
     const Layout layout = call.problem.layout;
-    status =
-        LaunchPackCells<T, PRODUCTS>(g.x, layout, call.x, workspace + g.x_cells_at, call.stream);
-    if (status != cudaSuccess) return status;
-    status =
-        LaunchPackCells<T, PRODUCTS>(g.dy, layout, call.y, workspace + g.dy_cells_at, call.stream);
+    const PackBothParams pack{
+        {PackParamsOf(g.x, layout, call.x, workspace + g.x_cells_at, magnitudes),
+         PackParamsOf(g.dy, layout, call.y, workspace + g.dy_cells_at, magnitudes + 1)}};
+    status = LaunchPackCells<T, PRODUCTS>(pack, call.stream);
     if (status != cudaSuccess) return status;
   }
-  auto* kernel = WgradKernel<T, SLOTS, RUN, PRODUCTS, CELLS>;
+  auto* kernel = WgradKernel<T, Form, RUN, PRODUCTS, CELLS>;
   status =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, g.shared_bytes);
   if (status != cudaSuccess) return status;
@@ -253,10 +296,10 @@ cudaError_t LaunchKernel(const Call& call, const Programme& g) {
   s.passes = g.plan.passes;
   s.units = g.units;
   s.splits = g.splits;
-  s.slots_per_group = SLOTS;
+  s.form = g.plan.form;
   s.taps = static_cast<int>(q.taps());
   s.count = g.slot_bytes / 16;
-  for (int i = 0; i < g.plan.passes * kWgradGroups * SLOTS; ++i) {
+  for (int i = 0; i < g.plan.places(); ++i) {
     s.tap[i] = g.plan.tap[i] < 0 ? int16_t{-1}
                                  : static_cast<int16_t>(g.plan.tile.tap_kernel[g.plan.tap[i]]);
   }
@@ -268,11 +311,17 @@ cudaError_t LaunchKernel(const Call& call, const Programme& g) {
 // All forms of one element type and kind of producer; instantiated in files of their own.
 template <typename T, bool CELLS>
 cudaError_t LaunchForms(const Call& call, const Programme& g) {
+  const WgradForm& form = g.plan.form;
   if constexpr (sizeof(T) == 4) {
-    if (g.products == 3) return LaunchKernel<T, 1, false, 3, CELLS>(call, g);
+    if (g.products == 3) {
+      if (form.halves == 2) return LaunchKernel<T, Thirds, false, 3, CELLS>(call, g);
+      return form.warpgroups == 2 ? LaunchKernel<T, Pair, false, 3, CELLS>(call, g)
+                                  : LaunchKernel<T, Single, false, 3, CELLS>(call, g);
+    }
   }
-  return g.plan.run ? LaunchKernel<T, 3, true, 1, CELLS>(call, g)
-                    : LaunchKernel<T, 3, false, 1, CELLS>(call, g);
+  if (form.halves == 2) return LaunchKernel<T, Halves, false, 1, CELLS>(call, g);
+  return g.plan.run ? LaunchKernel<T, Taps, true, 1, CELLS>(call, g)
+                    : LaunchKernel<T, Taps, false, 1, CELLS>(call, g);
 }
 #define TRANSCONV_DECLARE(T)                                                        \
   extern template cudaError_t LaunchForms<T, false>(const Call&, const Programme&); \

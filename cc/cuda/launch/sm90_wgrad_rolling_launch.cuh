@@ -18,7 +18,7 @@ namespace transconv::cuda::sm90_wgrad_rolling {
 
 constexpr int64_t kSlotBytes = 4 * 64 * 64;  // of one tap
 constexpr int64_t kMaxWorkspace = int64_t{256} << 20;
-constexpr int kMaxPasses = kWgradMaxLanes / kRollingTaps;
+constexpr int kMaxPasses = kWgradMaxPlaces / (kRollingTaps * kRollingTaps);
 
 struct Programme {
   int columns, in_halves, out_halves;
@@ -124,7 +124,7 @@ cudaError_t LaunchSum(const Call& call, const Programme& g) {
   s.passes = g.passes();
   s.units = g.units;
   s.splits = g.strips * g.shares;
-  s.slots_per_group = kRollingTaps;
+  s.form = WgradForm{kRollingTaps, 1, kRollingTaps};
   s.taps = static_cast<int>(q.taps());
   s.moved_back = true;
   s.count = int64_t{g.units} * kRollingTaps * kRollingTaps * kSlotBytes / 16;

@@ -110,10 +110,27 @@ __device__ __forceinline__ int NeededExponent(uint32_t largest_bits, int exponen
   return may_fall ? needed : max(needed, exponent);
 }
 
-// The exponent of cells that were packed with one scale, from their largest magnitude's bits. As
+// The exponent of cells that are packed with one scale, from their largest magnitude's bits. As
 // nothing larger can follow, they take what float16 has above a fresh scale.
 __device__ __forceinline__ int CellsExponent(uint32_t largest_bits) {
   return NeededExponent(largest_bits, kMinExponent + kCellsHeadroom, true) - kCellsHeadroom;
+}
+
+// What is known of a packed tensor's magnitudes, as bits of float32: the largest of a sample, and
+// the largest of all once it has been packed.
+struct Magnitudes {
+  uint32_t sample, all;
+};
+// The exponent of cells that were packed with a guess from the sample and, if that did not serve,
+// packed again. Three products lose digits at the lower end of a guess: their sample is everything.
+constexpr int kGuessHeadroom = 3;
+template <int PRODUCTS>
+__device__ __forceinline__ int GuessedExponent(const Magnitudes& m) {
+  return CellsExponent(m.sample) + (PRODUCTS == 3 ? 0 : kGuessHeadroom);
+}
+template <int PRODUCTS>
+__device__ __forceinline__ int PackedExponent(const Magnitudes& m) {
+  return max(GuessedExponent<PRODUCTS>(m), CellsExponent(m.all));
 }
 
 // One cell: eight channels in 16 bits, and for three products the part that rounding cut off, times
