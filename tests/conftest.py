@@ -7,7 +7,8 @@ and the tests marked ``cuda`` run too; elsewhere they are skipped.
 failure, so that a machine which should have it cannot pass by skipping.
 
 ``TRANSCONV_SAMPLE=4`` runs one case in four of every parametrized test, and every test
-at least once: for a second interpreter, after another has run them all.
+at least once: for a second interpreter, after another has run them all. The full suite
+draws its initial weights with XLA's generator, the sample with JAX's default one.
 """
 
 import functools
@@ -36,6 +37,11 @@ import pytest  # noqa: E402
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+_ONE_IN = int(os.environ.get("TRANSCONV_SAMPLE", "1"))
+if _ONE_IN <= 1:
+    # The default one takes XLA:CPU the better part of a second to compile, for every
+    # shape anew.
+    jax.config.update("jax_default_prng_impl", "rbg")
 
 hypothesis.settings.register_profile(
     "suite",
@@ -94,8 +100,7 @@ def _missing(name: str) -> str | None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
     """Leaves the sample; what is in it depends on names alone, in every process."""
-    one_in = int(os.environ.get("TRANSCONV_SAMPLE", "1"))
-    if one_in <= 1:
+    if _ONE_IN <= 1:
         return
     kept, left_out, seen = [], [], set()
     for item in items:
@@ -106,7 +111,7 @@ def pytest_collection_modifyitems(config, items):
             for name in _OPTIONAL
             if item.get_closest_marker(name)
         )
-        drawn = zlib.crc32(item.nodeid.encode()) % one_in == 0
+        drawn = zlib.crc32(item.nodeid.encode()) % _ONE_IN == 0
         if drawn or (here and test not in seen):
             kept.append(item)
         else:

@@ -16,14 +16,19 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
     "-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mfma;-mf16c;-mprefer-vector-width=512")
 endif()
 
+# The plans apart from the kernels, which are slow to compile: the C++ tests need plans alone.
+add_library(transconv_cpu_plan STATIC
+  cc/cpu/plan.cc
+  cc/cpu/plan_depthwise.cc)
 add_library(transconv_cpu STATIC
   cc/cpu/dispatch.cc
-  cc/cpu/plan.cc
-  cc/cpu/plan_depthwise.cc
   cc/cpu/launch/job.cc
   ${TRANSCONV_ISA_SOURCES})
-target_include_directories(transconv_cpu PUBLIC "${CMAKE_CURRENT_SOURCE_DIR}/cc")
+foreach(name transconv_cpu_plan transconv_cpu)
+  target_include_directories(${name} PUBLIC "${CMAKE_CURRENT_SOURCE_DIR}/cc")
+  # Contraction to FMA is what the kernels are for; -std=c++17 would turn it off in GCC.
+  target_compile_options(${name} PRIVATE -ffp-contract=fast $<$<CONFIG:Release>:-O3>)
+  target_link_libraries(${name} PRIVATE transconv::warnings)
+endforeach()
 target_compile_definitions(transconv_cpu PRIVATE ${TRANSCONV_ISA_DEFINITIONS})
-# Contraction to FMA is what the kernels are for; -std=c++17 would turn it off in GCC.
-target_compile_options(transconv_cpu PRIVATE -ffp-contract=fast $<$<CONFIG:Release>:-O3>)
-target_link_libraries(transconv_cpu PRIVATE transconv::warnings)
+target_link_libraries(transconv_cpu PUBLIC transconv_cpu_plan)

@@ -25,10 +25,11 @@ if(transconv_cuda_mode STREQUAL "AUTO" AND
   return()
 endif()
 
-# Compute capability 9.0 kernels use architecture-specific instructions (90a); PTX for 9.0 covers
-# whatever comes later. Must be set before the language is enabled.
+# Code for 7.5 runs on no later card but those before 8.0, code for 8.0 on 8.6 and 8.9, too. Compute
+# capability 9.0 kernels use architecture-specific instructions (90a); PTX for 9.0 covers whatever
+# comes later. Must be set before the language is enabled.
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-  set(CMAKE_CUDA_ARCHITECTURES "80-real;90a-real;90-virtual")
+  set(CMAKE_CUDA_ARCHITECTURES "75-real;80-real;90a-real;90-virtual")
 endif()
 include(CheckLanguage)
 check_language(CUDA)

@@ -1,19 +1,27 @@
-// Runs kernels of plain CUDA C++ on the CPU, one thread for each of a block's, so that their index
-// arithmetic is proven where there is no GPU. Include it before the kernel's header.
+// Runs kernels of plain CUDA C++ on the CPU, so that their index arithmetic is proven where there
+// is no GPU. Include it before the kernel's header.
 //
 // What it knows: threadIdx, blockIdx, blockDim, gridDim in x; __syncthreads by every thread of a
 // block; static shared arrays; dynamic shared memory through cuda::SharedMemory
 // (cuda/primitives/shared_memory.cuh); shuffles down by every lane of a warp. Shared memory starts
 // every block poisoned.
+//
+// A block's threads take turns on one of the CPU's: each runs to its next barrier, in an order that
+// is drawn anew each time, the same in every run. Where a barrier is missing, some order shows it.
 #ifndef TRANSCONV_TESTS_CUDA_EMULATION_H_
 #define TRANSCONV_TESTS_CUDA_EMULATION_H_
 
+#include <ucontext.h>
+
 #include <algorithm>
-#include <barrier>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <memory>
-#include <thread>
+#include <numeric>
+#include <random>
 #include <vector>
 
 #define __global__
@@ -32,41 +40,73 @@ struct Index {
 
 constexpr int kWarp = 32;
 
+// One thread of the block: where it stopped, and its stack.
+struct Turn {
+  static constexpr size_t kStack = 256 << 10;
+  ucontext_t context;
+  std::unique_ptr<char[]> stack{new char[kStack]};
+  bool done = false;
+};
+
+struct Barrier {
+  int expected = 0, arrived = 0;
+  unsigned generation = 0;
+};
+
 // One warp's meeting place for shuffles.
 struct Warp {
-  explicit Warp(int lanes) : barrier(lanes) {}
-  std::barrier<> barrier;
+  Barrier barrier;
   uint64_t slots[kWarp];
 };
 
 struct Block {
-  std::unique_ptr<std::barrier<>> barrier;
-  std::vector<std::unique_ptr<Warp>> warps;
+  Barrier barrier;
+  std::vector<Warp> warps;
   std::vector<uint64_t> shared;  // aligned for every type
+  std::vector<Turn> turns;       // kept from launch to launch for their stacks
+  std::function<void()> body;    // what every thread runs
+  ucontext_t scheduler;
+  bool moved = false;  // whether a barrier opened or a thread ended
 };
 inline Block block;
 
 }  // namespace transconv::emulation
 
-inline thread_local transconv::emulation::Index threadIdx, blockIdx;
-inline transconv::emulation::Index blockDim, gridDim;
+inline transconv::emulation::Index threadIdx, blockIdx, blockDim, gridDim;
 
 using std::max;
 using std::min;
 
-inline void __syncthreads() { transconv::emulation::block.barrier->arrive_and_wait(); }
+namespace transconv::emulation {
+
+inline void Wait(Barrier* barrier) {
+  if (++barrier->arrived == barrier->expected) {
+    barrier->arrived = 0;
+    ++barrier->generation;
+    block.moved = true;
+  }
+  const unsigned generation = barrier->generation;
+  if (barrier->arrived == 0) return;
+  while (barrier->generation == generation) {
+    swapcontext(&block.turns[::threadIdx.x].context, &block.scheduler);
+  }
+}
+
+}  // namespace transconv::emulation
+
+inline void __syncthreads() { transconv::emulation::Wait(&transconv::emulation::block.barrier); }
 
 template <typename T>
 T __shfl_down_sync(unsigned, T value, int step) {
-  auto& warp = *transconv::emulation::block.warps[threadIdx.x / transconv::emulation::kWarp];
+  auto& warp = transconv::emulation::block.warps[threadIdx.x / transconv::emulation::kWarp];
   const int lane = threadIdx.x % transconv::emulation::kWarp;
   std::memcpy(&warp.slots[lane], &value, sizeof(T));
-  warp.barrier.arrive_and_wait();
+  transconv::emulation::Wait(&warp.barrier);
   T result = value;
   if (lane + step < transconv::emulation::kWarp) {
     std::memcpy(&result, &warp.slots[lane + step], sizeof(T));
   }
-  warp.barrier.arrive_and_wait();
+  transconv::emulation::Wait(&warp.barrier);
   return result;
 }
 
@@ -82,31 +122,61 @@ inline unsigned char* SharedMemory() {
 
 namespace transconv::emulation {
 
+// What a thread's context starts in; the scheduler has set threadIdx.
+inline void Begin() {
+  block.body();
+  block.turns[::threadIdx.x].done = true;
+  block.moved = true;
+}
+
 // Runs `kernel()` for every thread of every block, block after block.
 template <typename Kernel>
 void Launch(unsigned grid, unsigned threads, size_t shared_bytes, const Kernel& kernel) {
   ::gridDim.x = grid;
   ::blockDim.x = threads;
-  block.barrier = std::make_unique<std::barrier<>>(threads);
-  block.warps.clear();
-  for (unsigned first = 0; first < threads; first += kWarp) {
-    block.warps.push_back(std::make_unique<Warp>(std::min<int>(threads - first, kWarp)));
+  block.barrier = {static_cast<int>(threads)};
+  block.warps.resize((threads + kWarp - 1) / kWarp);
+  for (unsigned w = 0; w < block.warps.size(); ++w) {
+    block.warps[w].barrier = {std::min<int>(threads - w * kWarp, kWarp)};
   }
   block.shared.resize((shared_bytes + 7) / 8);
-  std::vector<std::thread> pool;
+  block.body = [&] {
+    for (unsigned b = 0; b < grid; ++b) {
+      ::blockIdx.x = b;
+      if (::threadIdx.x == 0) std::memset(block.shared.data(), 0xff, block.shared.size() * 8);
+      __syncthreads();
+      kernel();
+      __syncthreads();
+    }
+  };
+  if (block.turns.size() < threads) block.turns.resize(threads);
   for (unsigned t = 0; t < threads; ++t) {
-    pool.emplace_back([&, t] {
-      ::threadIdx.x = t;
-      for (unsigned b = 0; b < grid; ++b) {
-        ::blockIdx.x = b;
-        if (t == 0) std::memset(block.shared.data(), 0xff, block.shared.size() * 8);
-        __syncthreads();
-        kernel();
-        __syncthreads();
-      }
-    });
+    Turn& turn = block.turns[t];
+    getcontext(&turn.context);
+    turn.context.uc_stack.ss_sp = turn.stack.get();
+    turn.context.uc_stack.ss_size = Turn::kStack;
+    turn.context.uc_link = &block.scheduler;
+    makecontext(&turn.context, Begin, 0);
+    turn.done = false;
   }
-  for (std::thread& thread : pool) thread.join();
+  std::vector<unsigned> order(threads);
+  std::iota(order.begin(), order.end(), 0u);
+  std::minstd_rand random;
+  while (!order.empty()) {
+    std::shuffle(order.begin(), order.end(), random);
+    block.moved = false;
+    for (const unsigned t : order) {
+      ::threadIdx.x = t;
+      swapcontext(&block.scheduler, &block.turns[t].context);
+    }
+    if (!block.moved) {
+      std::printf("emulation: threads wait at a barrier that others never reach\n");
+      std::exit(1);
+    }
+    order.erase(
+        std::remove_if(order.begin(), order.end(), [](unsigned t) { return block.turns[t].done; }),
+        order.end());
+  }
 }
 
 }  // namespace transconv::emulation

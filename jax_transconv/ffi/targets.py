@@ -25,6 +25,7 @@ __all__ = [
     "PLATFORMS",
     "TARGETS",
     "algorithm_ids",
+    "architectures",
     "module",
     "unsupported",
     "workspace_bytes",
@@ -111,6 +112,14 @@ def algorithm_ids() -> dict[str, int]:
             n: i for n, i in loaded.algorithms().items() if n.startswith(f"{backend}:")
         }
     return ids
+
+
+def architectures() -> tuple[str, ...]:
+    """What the CUDA module was compiled for, in CMake's words; () without a module."""
+    loaded = _MODULES.get("cuda")
+    if loaded is None:
+        return ()
+    return tuple(loaded.build_info()["architectures"].split())
 
 
 def unsupported(row: str, pass_name: str, spec: Spec) -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable
 
 from jax_transconv.ffi import targets
@@ -57,7 +58,27 @@ def unavailable(row: Candidate, facts: DeviceFacts) -> str | None:
         return f"runs on {row.backend}, the device is {facts.platform}"
     if row.name not in targets.algorithm_ids():
         return f"the native module for {row.backend} was not built"
+    if row.backend != "cuda" or facts.capability == (0, 0):
+        return None
+    built = targets.architectures()
+    if built and not any(_runs_on(a, facts.capability) for a in built):
+        major, minor = facts.capability
+        listed = ", ".join(built)
+        return f"built for {listed}, the device has compute capability {major}.{minor}"
     return None
+
+
+def _runs_on(architecture: str, capability: tuple[int, int]) -> bool:
+    """Whether code for an architecture of CMake's spelling runs on a device."""
+    match = re.fullmatch(r"(\d+)(\d)([af]?)(-real|-virtual)?", architecture)
+    if match is None:
+        return True  # "native", "all": no number to compare with
+    compiled = int(match[1]), int(match[2])
+    if match[3] == "a":
+        return capability == compiled
+    if match[4] == "-real" or match[3] == "f":
+        return capability[0] == compiled[0] and capability >= compiled
+    return capability >= compiled
 
 
 def _only_empty(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:

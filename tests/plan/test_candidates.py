@@ -55,6 +55,7 @@ def as_if_built(monkeypatch):
     }
     monkeypatch.setattr(targets, "algorithm_ids", lambda: rows)
     monkeypatch.setattr(targets, "unsupported", lambda row, pass_name, spec: None)
+    monkeypatch.setattr(targets, "architectures", tuple)
     plan._choose.cache_clear()
     yield
     plan._choose.cache_clear()

@@ -1,0 +1,230 @@
+"""Every card gets rows that run on it. Facts are made up; no GPU is needed."""
+
+import functools
+import pathlib
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import jax_transconv
+from jax_transconv import plan
+from jax_transconv.ffi import targets
+from jax_transconv.plan import candidates
+
+PASSES = targets.PASSES
+CC = pathlib.Path(__file__).parents[2] / "cc"
+CARDS = {
+    "T4": plan.DeviceFacts("cuda", (7, 5), 40, "Tesla T4"),
+    "A100": plan.DeviceFacts("cuda", (8, 0), 108, "NVIDIA A100"),
+    "RTX 3090": plan.DeviceFacts("cuda", (8, 6), 82, "NVIDIA GeForce RTX 3090"),
+    "L4": plan.DeviceFacts("cuda", (8, 9), 58, "NVIDIA L4"),
+    "H100": plan.DeviceFacts("cuda", (9, 0), 132, "NVIDIA H100"),
+    "B200": plan.DeviceFacts("cuda", (10, 0), 148, "NVIDIA B200"),
+    "RTX 5090": plan.DeviceFacts("cuda", (12, 0), 170, "NVIDIA GeForce RTX 5090"),
+}
+# Shapes of x and weight, and arguments.
+FAMILIES = {
+    "dense_3x3": ((8, 64, 128, 128), (64, 64, 3, 3), {"padding": 1}),
+    "stride_2": ((8, 64, 32, 32), (64, 32, 4, 4), {"stride": 2, "padding": 1}),
+    "depthwise": ((4, 21, 16, 16), (21, 1, 4, 4), {"stride": 2, "groups": 21}),
+    "few_a_group": (
+        *((2, 32, 32, 64), (32, 2, 3, 5)),
+        {"stride": (2, 3), "dilation": (2, 1), "groups": 8},
+    ),
+    "many_a_group": ((8, 256, 64, 64), (256, 64, 3, 3), {"groups": 4}),
+    "rgb_head": ((16, 56, 32, 32), (56, 3, 9, 9), {"stride": 3, "padding": 4}),
+    "one_axis": ((2, 256, 1, 400), (256, 128, 1, 16), {"stride": (1, 8)}),
+    "kernel_is_stride": ((4, 128, 32, 32), (128, 64, 2, 2), {"stride": 2}),
+    "kernel_64x64": (
+        *((1, 21, 16, 16), (21, 21, 64, 64)),
+        {"stride": 32, "padding": 16},
+    ),
+    "channels_last": ((8, 64, 64, 64), (64, 64, 3, 3), {"layout": "NHWC"}),
+    "no_example": ((0, 64, 64, 64), (64, 64, 3, 3), {}),
+}
+NUMBERS = [
+    *(("float32", precision) for precision in ("default", "high", "highest")),
+    *((dtype, None) for dtype in ("float64", "bfloat16", "float16")),
+]
+
+
+@pytest.fixture(params=CARDS.values(), ids=CARDS)
+def card(request):
+    return request.param
+
+
+@functools.cache
+def specs_of(family):
+    """The family's problem in every dtype and precision."""
+    x, weight, arguments = FAMILIES[family]
+    if arguments.get("layout") == "NHWC":
+        x = (x[0], *x[2:], x[1])
+    return [
+        jax_transconv.explain(
+            jax.ShapeDtypeStruct(x, jnp.dtype(dtype)),
+            jax.ShapeDtypeStruct(weight, jnp.dtype(dtype)),
+            platform="cpu",
+            precision=precision,
+            **arguments,
+        ).spec
+        for dtype, precision in NUMBERS
+    ]
+
+
+@pytest.fixture(params=FAMILIES)
+def family(request):
+    return specs_of(request.param)
+
+
+@pytest.fixture
+def as_if_built(monkeypatch):
+    """All native rows, for the default's cards; a module that is here may decline."""
+    rows = {
+        row.name: i for i, row in enumerate(plan.CANDIDATES) if row.backend != "xla"
+    }
+    if targets.module("cuda") is None:
+        monkeypatch.setattr(targets, "algorithm_ids", lambda: rows)
+        monkeypatch.setattr(targets, "unsupported", lambda row, pass_name, spec: None)
+    monkeypatch.setattr(targets, "architectures", default_architectures)
+    plan._choose.cache_clear()
+    yield
+    plan._choose.cache_clear()
+
+
+def cmake():
+    path = CC / "cmake" / "Cuda.cmake"
+    if not path.exists():
+        pytest.skip("the C++ sources are not beside the tests")
+    return path.read_text()
+
+
+def default_architectures():
+    found = re.search(r"set\(CMAKE_CUDA_ARCHITECTURES \"(.*?)\"\)", cmake())
+    return tuple(found[1].split(";"))
+
+
+def libraries():
+    """Sources and architectures of each library of kernels."""
+    text = cmake()
+    pattern = r"transconv_cuda_library\((\w+)\s+ARCHITECTURES (\S+)\s+SOURCES([^)]*)\)"
+    return {
+        name: (built, {pathlib.Path(s).name for s in sources.split()})
+        for name, built, sources in re.findall(pattern, text)
+    }
+
+
+def runs_on(row: str, capability) -> bool:
+    if row.startswith("cuda:sm90_"):
+        return capability == (9, 0)
+    if row.startswith("cuda:mma_"):
+        return capability >= (8, 0)
+    return row.startswith(("cuda:", "xla:"))
+
+
+@pytest.mark.parametrize("backend", ["auto", "cuda"])
+@pytest.mark.parametrize("pass_name", PASSES)
+def test_the_chosen_row_runs(card, family, backend, pass_name, as_if_built):
+    for spec in family:
+        chosen = plan.choose(pass_name, spec, card, backend)
+        if backend == "cuda" and spec.is_empty:
+            assert chosen.row is None
+            continue
+        assert chosen.row is not None, spec
+        assert runs_on(chosen.row, card.capability), (chosen.row, spec)
+        assert backend == "auto" or chosen.row.startswith("cuda:")
+
+
+@pytest.mark.parametrize("pass_name", PASSES)
+def test_what_a_card_lacks_is_the_reason(card, family, pass_name, as_if_built):
+    """Rows of other cards name the capability that they need, and this card's."""
+    major, minor = card.capability
+    for spec in family:
+        if spec.is_empty:
+            continue
+        for name, reason in plan.choose(pass_name, spec, card).verdicts:
+            if runs_on(name, card.capability) or not name.startswith("cuda:"):
+                assert "compute capability" not in reason
+                continue
+            needed = "9.0" if name.startswith("cuda:sm90_") else "8.0"
+            assert reason == (
+                f"needs compute capability {needed}, got {major}.{minor}"
+            ), name
+
+
+def test_insisting_on_another_cards_row_fails(card, family, as_if_built):
+    for row in plan.CANDIDATES:
+        if runs_on(row.name, card.capability):
+            continue
+        for spec in family:
+            for pass_name in row.passes:
+                assert plan.choose(pass_name, spec, card, row.name).row is None
+
+
+def test_the_default_build_has_code_for(card):
+    """For its kernels of every card, and 8.0's for those from 8.0 on."""
+    built = default_architectures()
+    assert any(candidates._runs_on(a, card.capability) for a in built)
+    later = [a for a in built if not a.startswith("75")]
+    expected = card.capability >= (8, 0)
+    assert any(candidates._runs_on(a, card.capability) for a in later) == expected
+
+
+def test_libraries_of_kernels():
+    """Hopper's sources for Hopper alone, mma's from 8.0 on, the rest for all cards."""
+    listed = libraries()
+    assert listed["transconv_cuda_sm90"][0] == "90a-real"
+    assert listed["transconv_cuda_mma"][0] == "${transconv_mma_architectures}"
+    assert listed["transconv_cuda_simt"][0] == "${CMAKE_CUDA_ARCHITECTURES}"
+    sources = {p.name for p in (CC / "cuda" / "launch").glob("*.cu")}
+    assert set().union(*(s for _, s in listed.values())) == sources
+    assert sum(len(s) for _, s in listed.values()) == len(sources)
+    for name in sources:
+        kind = name.split("_")[0]
+        library = kind if kind in ("sm90", "mma") else "simt"
+        assert name in listed[f"transconv_cuda_{library}"][1]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "runs"),
+    [
+        ("75-real", {(7, 5)}),
+        ("80-real", {(8, 0), (8, 6), (8, 9)}),
+        ("86", {(8, 6), (8, 9), (9, 0), (10, 0), (12, 0)}),
+        ("90a-real", {(9, 0)}),
+        ("90a", {(9, 0)}),
+        ("90-virtual", {(9, 0), (10, 0), (12, 0)}),
+        ("100f-real", {(10, 0)}),
+        ("120", {(12, 0)}),
+        ("native", {card.capability for card in CARDS.values()}),
+    ],
+)
+def test_code_runs_on(architecture, runs):
+    assert runs == {
+        card.capability
+        for card in CARDS.values()
+        if candidates._runs_on(architecture, card.capability)
+    }
+
+
+def test_a_card_that_the_module_has_no_code_for(monkeypatch, as_if_built):
+    """XLA serves it, and the explanation says for what the module was built."""
+    monkeypatch.setattr(targets, "architectures", lambda: ("90a-real", "90-virtual"))
+    spec = jax_transconv.explain(
+        jax.ShapeDtypeStruct((2, 8, 5, 6), jnp.dtype("float32")),
+        jax.ShapeDtypeStruct((8, 1, 3, 3), jnp.dtype("float32")),
+        groups=8,
+        platform="cpu",
+    ).spec
+    for name, card in CARDS.items():
+        plan._choose.cache_clear()
+        chosen = plan.choose("forward", spec, card)
+        if card.capability >= (9, 0):
+            assert chosen.row.startswith("cuda:"), name
+            continue
+        assert chosen.row.startswith("xla:"), name
+        assert dict(chosen.verdicts)["cuda:simt"] == (
+            "built for 90a-real, 90-virtual, the device has compute capability "
+            "{}.{}".format(*card.capability)
+        )
