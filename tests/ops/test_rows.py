@@ -284,6 +284,33 @@ def test_magnitudes_that_change_down_an_image(row):
         assert error <= 1e-3 * np.linalg.norm(want[inner]), magnitude
 
 
+@pytest.mark.parametrize(
+    "platform", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
+)
+@pytest.mark.parametrize("precision", ["default", "highest"])
+@pytest.mark.parametrize("row", plan.CANDIDATES, ids=lambda row: row.name)
+def test_a_value_far_beyond_the_others(platform, row, precision):
+    """No scale that all others suggest may let it overflow."""
+    if "grad_weight" not in row.passes:
+        pytest.skip("has no weight gradient")
+    # More values than a sample takes, and 64 channels, which packed cells are for.
+    case = cases.Case("outlier", 2, 64, 24, 64, 72, 3, 3, padding=(1, 1))
+    spec = problem(case, platform, precision=precision)
+    if (reason := why_not(row, "grad_weight", spec, platform)) is not None:
+        pytest.skip(reason)
+    data = case.data()
+    x, dy = data.x.copy(), data.dy.copy()
+    x[0, 0, 0, 5] = 2.0**14
+    dy[-1, -1, 3, 6] = -(2.0**12)
+    data = dataclasses.replace(data, x=x, dy=dy)
+    run, names = program(case, "grad_weight", row.name, precision=precision)
+    arrays = cases.put(case, data, jax.devices(platform)[0])
+    arrays = dict(zip(("x", "w", "b", "dy"), arrays, strict=True))
+    dw, _ = run(*(arrays[n] for n in names))
+    want = case.expected(data)["dw"]
+    oracle.assert_close(dw, want, case.dtype, precision=precision, what="dw")
+
+
 @pytest.mark.cuda
 @pytest.mark.parametrize("precision", ["default", "high", "highest"])
 @pytest.mark.parametrize("row", plan.CANDIDATES, ids=lambda row: row.name)
