@@ -31,10 +31,12 @@ from jax_transconv import plan
 from jax_transconv.api import Explanation, conv_transpose2d, explanation
 from jax_transconv.ffi import targets
 from jax_transconv.programs.doctor import Report, diagnose
-from jax_transconv.spec import parse_geometry
+from jax_transconv.spec import DTYPES, parse_geometry
 
 __all__ = ["main"]
 
+_REQUIRED = ("jax", "jaxlib", "numpy")
+_PLUGINS = ("jax-cuda13-plugin", "jax-cuda12-plugin")
 _OPTIONAL = ("flax", "equinox", "dm-haiku", "torch", "safetensors")
 
 
@@ -64,8 +66,7 @@ def info(args: argparse.Namespace) -> Outcome:
         "python": host.python_version(),
         "system": f"{host.system()} {host.machine()}",
         "packages": {
-            name: _version(name)
-            for name in ("jax", "jaxlib", "numpy", "jax-cuda13-plugin", *_OPTIONAL)
+            name: _version(name) for name in (*_REQUIRED, *_PLUGINS, *_OPTIONAL)
         },
         "devices": _devices(),
         "ffi": ".".join(map(str, targets.runtime_ffi_version())),
@@ -456,9 +457,14 @@ def _padding(text: str) -> Any:
     """``1``, ``1,2``, ``SAME``, or a crop ``lo:hi,lo:hi``."""
     if text.isalpha():
         return text
-    if ":" in text:
+    if ":" not in text:
+        return _pair(text)
+    try:
         return tuple(tuple(int(n) for n in p.split(":")) for p in text.split(","))
-    return _pair(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a crop lo:hi,lo:hi of integers"
+        ) from None
 
 
 def _sizes(text: str) -> tuple[int, ...]:
@@ -503,7 +509,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--output-padding", type=_pair, default=0)
     command.add_argument("--groups", type=int, default=1)
     command.add_argument("--layout", default="NCHW")
-    command.add_argument("--dtype", default="float32")
+    command.add_argument("--dtype", choices=DTYPES, default="float32")
     command.add_argument("--precision")
     command.add_argument("--backend", default="auto")
     add_platform(command)

@@ -224,6 +224,21 @@ def test_forms_of_padding(padding, height, capsys):
     assert data["y"][2] == height
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--padding", "1:x,2:3"), "'1:x,2:3' is not a crop lo:hi,lo:hi of integers"),
+        (("--padding", "1,x"), "'1,x' is not an integer"),
+        (("--dtype", "float8"), "invalid choice: 'float8'"),
+    ],
+)
+def test_words_that_are_none(words, message, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["explain", "2,6,8,8", "6,4,3,3", *words])
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
+
+
 def test_bad_arguments_are_errors_with_a_way_out(capsys):
     code, out, err = run(capsys, "explain", "2,6,8,8", "5,4,3,3")
     assert (code, out) == (1, "")

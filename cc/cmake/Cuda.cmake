@@ -61,11 +61,21 @@ message(STATUS "jax_transconv: CUDA module on (TRANSCONV_CUDA=${transconv_cuda_m
   "${CMAKE_CUDA_COMPILER} ${CMAKE_CUDA_COMPILER_VERSION}, "
   "architectures ${CMAKE_CUDA_ARCHITECTURES})")
 
+# -lineinfo lets a profiler show source lines and costs nothing at run time, but doubles the size of
+# the device code: a wheel does without, and has that code compressed. What nvcc 12 compresses so
+# needs a later driver than its code does; what nvcc 13 does, none.
+set(transconv_cuda_size -lineinfo)
+if(DEFINED SKBUILD)
+  set(transconv_cuda_size "")
+  if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
+    set(transconv_cuda_size --compress-mode=size)
+  endif()
+endif()
+
 # One object library per set of architectures, because architectures are a property of the target:
 #   transconv_cuda_library(<name> ARCHITECTURES <list> SOURCES <files>...)
 # Kernels for compute capability 9.0 alone go into one of their own with ARCHITECTURES 90a-real.
-# -lineinfo lets a profiler show source lines and costs nothing; no relocatable device code, so that
-# each file is optimised by itself and no device link is needed.
+# No relocatable device code, so that each file is optimised by itself and no device link is needed.
 function(transconv_cuda_library name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "ARCHITECTURES;SOURCES")
   add_library(${name} OBJECT ${arg_SOURCES})
@@ -76,7 +86,8 @@ function(transconv_cuda_library name)
     POSITION_INDEPENDENT_CODE ON)
   target_include_directories(${name} PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}/cc")
   target_compile_options(${name} PRIVATE
-    $<$<COMPILE_LANGUAGE:CUDA>:-lineinfo;--expt-relaxed-constexpr;-Xcompiler=-Wall,-Wextra>)
+    $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-Xcompiler=-Wall,-Wextra>
+    $<$<COMPILE_LANGUAGE:CUDA>:${transconv_cuda_size}>)
   target_link_libraries(${name} PRIVATE CUDA::cudart_static)
 endfunction()
 

@@ -1,6 +1,7 @@
 """What the pages say of the code, against the code."""
 
 import ast
+import importlib
 import importlib.util
 import pathlib
 import re
@@ -81,6 +82,23 @@ def test_files_that_are_named_exist():
             assert list(ROOT.glob(path)), path
 
 
+@pytest.mark.parametrize(
+    "name", ["", ".nn.linen", ".nn.nnx", ".nn.equinox", ".nn.haiku", ".torch_compat"]
+)
+def test_the_reference_has_what_is_public(name):
+    """`jax_transconv.porting` is there as a whole."""
+    if name.startswith(".nn."):
+        pytest.importorskip(re.sub("linen|nnx", "flax", name.rpartition(".")[2]))
+    module = importlib.import_module(f"jax_transconv{name}")
+    page("index.md")
+    text = "\n".join(p.read_text() for p in (ROOT / "docs" / "api").glob("*.md"))
+    for public in set(module.__all__) - {"__version__"}:
+        home = getattr(module, public).__module__
+        entry = rf"^::: (jax_transconv{name}|{home})\.{public}$"
+        listed = rf"^::: jax_transconv{name}\n +options:\n +members: \[.*\b{public}\b"
+        assert re.search(f"{entry}|{listed}", text, re.MULTILINE), public
+
+
 def test_precision_words():
     """The spellings of the table of precision.md mean what it says."""
     rows = re.findall(
@@ -90,6 +108,29 @@ def test_precision_words():
     for name, words in rows:
         for word in re.findall(r"`\"(\w+)\"`", words):
             assert parse_precision(word).name == name.upper(), word
+
+
+def test_performance_shows_the_plots_of_the_report():
+    """Those of the newest results, each of them, and no older ones."""
+    report = ROOT / "benchmarks" / "REPORT.md"
+    if not report.exists():
+        pytest.skip("the benchmarks are not beside the tests")
+    shown = re.findall(r"!\[[^\]]*\]\(\.\./benchmarks/(\S+)\)", page("performance.md"))
+    drawn = re.findall(r"^!\[[^\]]*\]\((\S+)\)", report.read_text(), re.MULTILINE)
+    assert shown == drawn
+    assert shown
+    kept = {f"plots/{p.name}" for p in (report.parent / "plots").glob("*.png")}
+    assert kept == set(drawn)
+
+
+def test_papers_of_the_examples_are_listed():
+    paths = list((ROOT / "examples").glob("*.py"))
+    if not paths:
+        pytest.skip("the examples are not beside the tests")
+    text = page("papers.md")
+    for path in paths:
+        for number in re.findall(r"arXiv:(\d+\.\d+)", path.read_text()):
+            assert f"[arXiv:{number}]" in text, (path.name, number)
 
 
 def test_figures():
