@@ -15,7 +15,7 @@ import pathlib
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 _ROOT = pathlib.Path(__file__).parent
@@ -174,7 +174,9 @@ def _run(argv: Sequence[str]) -> int:
         names = [p for p in options.peers if p in ("ours", "lax", "torch")]
         results.set("overheads", machine.overheads(names))
     results.write()
-    done = session.run(runner.plan(layers, options, gpu))
+    groups = runner.plan(layers, options, gpu)
+    with _progress([f"{g.layer.id} {g.layer.dtype}" for g in groups]) as begin:
+        done = session.run(groups, begin)
     results.write()
     _show(results.rows, {layer.id for layer in layers})
     say(f"{'complete' if done else 'incomplete'}: {results.path}")
@@ -184,6 +186,28 @@ def _run(argv: Sequence[str]) -> int:
         sys.stdout.flush()
         os._exit(0)
     return 0
+
+
+@contextlib.contextmanager
+def _progress(names: Sequence[str]) -> Iterator[Callable[[int], None]]:
+    """A bar below the lines that are printed, on a terminal that has rich."""
+    if not sys.stdout.isatty():
+        yield lambda position: None
+        return
+    try:
+        from rich import progress
+    except ImportError:
+        yield lambda position: None
+        return
+    with progress.Progress(
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeElapsedColumn(),
+        progress.TextColumn("{task.description}", markup=False),
+        transient=True,
+    ) as bar:
+        task = bar.add_task("", total=len(names))
+        yield lambda at: bar.update(task, description=names[at], completed=at)
 
 
 def _ceilings(found: dict[str, Any]) -> str:

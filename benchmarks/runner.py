@@ -215,9 +215,17 @@ class Session:
         """Seconds left of the budget."""
         return self._options.budget - (time.monotonic() - self._start)
 
-    def run(self, groups: list[Group]) -> bool:
-        """Measures what has no row yet; returns whether everything was done."""
+    def run(
+        self, groups: list[Group], begin: Callable[[int], None] = lambda position: None
+    ) -> bool:
+        """Measures what has no row yet; returns whether everything was done.
+
+        Args:
+            groups: what to measure.
+            begin: called with each group's position before it begins.
+        """
         for position, group in enumerate(groups):
+            begin(position)
             todo = [
                 i for i in group.items if not self._store.done(row_key(group.layer, i))
             ]

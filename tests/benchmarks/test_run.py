@@ -1,4 +1,5 @@
 import dataclasses
+import io
 import json
 import os
 import subprocess
@@ -36,8 +37,43 @@ def _session(path, lines, **options):
 
 def _run(path, lines, layers=SMALL, **options):
     session, results, chosen = _session(path, lines, **options)
-    done = session.run(runner.plan(layers, chosen, gpu=False))
+    groups, begun = runner.plan(layers, chosen, gpu=False), []
+    done = session.run(groups, begun.append)
+    assert begun == list(range(len(begun)))
+    assert not done or len(begun) == len(groups)
     return done, results
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("rich", [True, False])
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress(terminal, rich, monkeypatch):
+    """A bar below what is printed, where a terminal has rich; else lines alone."""
+    if rich:
+        pytest.importorskip("rich")
+    else:
+        monkeypatch.setitem(sys.modules, "rich", None)
+    out = Terminal() if terminal else io.StringIO()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("TERM", "xterm")
+    names = ["one [bold]", "two", "three"]
+    with cli._progress(names) as begin:
+        for position, _ in enumerate(names):
+            begin(position)
+            print(f"-- {position}")
+    shown = out.getvalue()
+    assert all(f"-- {i}" in shown for i in range(3))
+    if terminal and rich:
+        assert "\u2501" in shown  # the bar
+        assert "2/3" in shown
+        assert names[-1] in shown
+    else:
+        assert shown == "-- 0\n-- 1\n-- 2\n"
 
 
 def test_a_run_streams_and_resumes(tmp_path):
