@@ -191,21 +191,13 @@ def _run(argv: Sequence[str]) -> int:
 @contextlib.contextmanager
 def _progress(names: Sequence[str]) -> Iterator[Callable[[int], None]]:
     """A bar below the lines that are printed, on a terminal that has rich."""
-    if not sys.stdout.isatty():
+    from jax_transconv.cli import progress_bar
+
+    bar = progress_bar(sys.stdout)
+    if bar is None:
         yield lambda position: None
         return
-    try:
-        from rich import progress
-    except ImportError:
-        yield lambda position: None
-        return
-    with progress.Progress(
-        progress.BarColumn(),
-        progress.MofNCompleteColumn(),
-        progress.TimeElapsedColumn(),
-        progress.TextColumn("{task.description}", markup=False),
-        transient=True,
-    ) as bar:
+    with bar:
         task = bar.add_task("", total=len(names))
         yield lambda at: bar.update(task, description=names[at], completed=at)
 

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 import jax
 import jax.numpy as jnp
@@ -178,7 +178,7 @@ def _progress(total: int, quiet: bool) -> Iterator[Callable[[str], None]]:
     if quiet:
         yield lambda name: None
         return
-    bar = _bar() if sys.stderr.isatty() else None
+    bar = progress_bar(sys.stderr)
     if bar is None:
         numbers = itertools.count(1)
         yield lambda name: print(
@@ -190,7 +190,10 @@ def _progress(total: int, quiet: bool) -> Iterator[Callable[[str], None]]:
         yield lambda name: bar.update(task, description=name, advance=1)
 
 
-def _bar() -> Any:
+def progress_bar(stream: TextIO) -> Any:
+    """A rich progress bar, or None if the stream is no terminal or rich is missing."""
+    if not stream.isatty():
+        return None
     try:
         from rich import console, progress, table
     except ImportError:
@@ -206,7 +209,7 @@ def _bar() -> Any:
             table_column=table.Column(ratio=1, no_wrap=True),
         ),
         expand=True,
-        console=console.Console(stderr=True),
+        console=console.Console(file=stream),
         transient=True,
     )
 

@@ -195,7 +195,7 @@ def _taps_lose(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     return None
 
 
-_FEW_PIXELS = {_FORWARD: 1 << 13, _INPUT: 1 << 14, _WEIGHT: 1 << 17}
+_FEW_PIXELS = {_FORWARD: 1 << 13, _INPUT: 1 << 15, _WEIGHT: 1 << 17}
 _FEW_STRIDED = 1 << 13  # of a strided weight gradient
 _LITTLE_WORK = 1 << 31  # multiply-adds
 _FEW_CHANNELS = 16
@@ -297,9 +297,10 @@ def _packing_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None
     return None
 
 
-_TINY = 4
-_FEW_FOR_LIBRARY = 64
-_FEW_POSITIONS = 1 << 14
+_TINY = 4  # channels on one side; on the other, and taps, at most:
+_DIRECT_CHANNELS = 64
+_DIRECT_TAPS = 64
+_DIRECT_POSITIONS = 1 << 14  # and positions of a weight gradient at least
 
 
 def _direct_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
@@ -319,13 +320,13 @@ def _direct_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
         return "a library's 16-bit convolution is faster"
     if g.layout == "NHWC" and pass_name != _FORWARD:
         return "a library's channels-last convolution is faster"
-    if pass_name != _INPUT and many > _FEW_FOR_LIBRARY:
-        return f"sums over more than {_FEW_FOR_LIBRARY} channels are a library's"
+    if pass_name != _INPUT and many > _DIRECT_CHANNELS:
+        return f"a library is faster with more than {_DIRECT_CHANNELS} channels"
     if pass_name == _WEIGHT:
-        if spec.taps > _FEW_FOR_LIBRARY:
-            return f"more than {_FEW_FOR_LIBRARY} taps share too little in a tile"
-        if spec.batch * math.prod(spec.in_size) < _FEW_POSITIONS:
-            return f"fewer than {_FEW_POSITIONS} positions do not fill its tiles"
+        if spec.taps > _DIRECT_TAPS:
+            return f"more than {_DIRECT_TAPS} taps share too little in a tile"
+        if spec.batch * math.prod(spec.in_size) < _DIRECT_POSITIONS:
+            return f"fewer than {_DIRECT_POSITIONS} positions do not fill its tiles"
     return None
 
 

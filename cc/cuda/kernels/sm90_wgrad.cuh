@@ -30,7 +30,7 @@ namespace transconv::cuda::sm90_wgrad {
 
 template <typename T, typename Form, bool RUN, int PRODUCTS, bool CELLS>
 struct Consumer {
-  static constexpr int SLOTS = Form::kSlots;
+  static constexpr int kSlots = Form::kSlots;
   using Operand = typename Element<T>::Operand;
   static constexpr bool kScaled = sizeof(T) == 4;
 
@@ -41,25 +41,25 @@ struct Consumer {
   const int group, thread;  // warpgroup, thread in it
 
   __device__ void Run() {
-    float sum[SLOTS][32];
+    float sum[kSlots][32];
     const int half = Form::kHalves == 2 ? group : 0;
-    const int first_place = (work.pass * Form::kTapGroups + group - half) * SLOTS;
+    const int first_place = (work.pass * Form::kTapGroups + group - half) * kSlots;
     const uint64_t a_base =
         wgmma::Descriptor(p.pixel_groups == 0 ? 128 : p.x_row_bytes, p.x_chunk_bytes) |
         ((stages + half * 8 * p.x_chunk_bytes) >> 4);
     const uint64_t b_base =
         wgmma::Descriptor(p.pixel_groups == 0 ? 128 : p.dy_row_bytes, p.dy_chunk_bytes) |
         (stages >> 4);
-    uint32_t b_start[SLOTS];
+    uint32_t b_start[kSlots];
 #pragma unroll
-    for (int s = 0; s < SLOTS; ++s) b_start[s] = p.start[first_place + s];
+    for (int s = 0; s < kSlots; ++s) b_start[s] = p.start[first_place + s];
     int stage = 0;
     uint32_t parity = 0;
     bool first = true;
     int tile = work.first;
     do {
 #pragma unroll
-      for (int s = 0; s < SLOTS; ++s) {
+      for (int s = 0; s < kSlots; ++s) {
 #pragma unroll
         for (int i = 0; i < 32; ++i) sum[s][i] = 0.f;
       }
@@ -73,7 +73,7 @@ struct Consumer {
           const float factor = n == 0 ? 1.f : PowerOfTwo(max(exponent - now, -126));
           exponent = now;
 #pragma unroll
-          for (int s = 0; s < SLOTS; ++s) {
+          for (int s = 0; s < kSlots; ++s) {
 #pragma unroll
             for (int i = 0; i < 32; ++i) sum[s][i] *= factor;
           }
@@ -87,7 +87,7 @@ struct Consumer {
         }
       }
       float4* const slot = reinterpret_cast<float4*>(p.slots) +
-                           (static_cast<int64_t>(blockIdx.x) * Form::kWarpgroups + group) * SLOTS *
+                           (static_cast<int64_t>(blockIdx.x) * Form::kWarpgroups + group) * kSlots *
                                (kSlotFloats / 4) +
                            thread;
       if constexpr (kScaled && CELLS) {
@@ -98,7 +98,7 @@ struct Consumer {
       const float scale = kScaled ? PowerOfTwo(exponent / 2 - kTargetExponent) : 1.f;
       const float scale_too = kScaled ? PowerOfTwo(exponent - exponent / 2 - kTargetExponent) : 1.f;
 #pragma unroll
-      for (int s = 0; s < SLOTS; ++s) {
+      for (int s = 0; s < kSlots; ++s) {
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
           float4* const at = slot + (s * 8 + j) * 128;
@@ -116,15 +116,15 @@ struct Consumer {
   }
 
   // Adds one stage: all its rows, 16 pixels at a time.
-  __device__ __forceinline__ void Accumulate(float (&sum)[SLOTS][32], uint64_t a, uint64_t b,
-                                             const uint32_t (&b_start)[SLOTS]) {
+  __device__ __forceinline__ void Accumulate(float (&sum)[kSlots][32], uint64_t a, uint64_t b,
+                                             const uint32_t (&b_start)[kSlots]) {
     const int across = p.pixel_groups == 0 ? p.columns / 16 : 1;  // steps in a row
     const int down = p.pixel_groups == 0 ? p.rows : p.rows / 2;
     const uint32_t x_down = (p.x_row_bytes >> 4) * (p.pixel_groups == 0 ? 1 : 2);
     const uint32_t dy_down = (p.dy_row_bytes >> 4) * (p.pixel_groups == 0 ? 1 : 2);
     if constexpr (PRODUCTS == 1) {
 #pragma unroll
-      for (int s = 0; s < SLOTS; ++s) wgmma::Pin(sum[s]);
+      for (int s = 0; s < kSlots; ++s) wgmma::Pin(sum[s]);
       wgmma::Fence();
       for (int y = 0; y < down; ++y) {
         for (int k = 0; k < across; ++k) {
@@ -132,10 +132,10 @@ struct Consumer {
           const uint64_t b_at = b + y * dy_down + 16u * k;
           wgmma::Fence();
           if constexpr (RUN) {
-            wgmma::MultiplyPixels<Operand, SLOTS>::Run(sum, a_at, b_at + b_start[0]);
+            wgmma::MultiplyPixels<Operand, kSlots>::Run(sum, a_at, b_at + b_start[0]);
           } else {
 #pragma unroll
-            for (int s = 0; s < SLOTS; ++s) {
+            for (int s = 0; s < kSlots; ++s) {
               wgmma::MultiplyPixels<Operand, 1>::Run(reinterpret_cast<float (&)[1][32]>(sum[s]),
                                                      a_at, b_at + b_start[s]);
             }
@@ -145,14 +145,14 @@ struct Consumer {
       wgmma::Commit();
       wgmma::Wait<0>();
 #pragma unroll
-      for (int s = 0; s < SLOTS; ++s) wgmma::Pin(sum[s]);
+      for (int s = 0; s < kSlots; ++s) wgmma::Pin(sum[s]);
     } else {
       const uint32_t low = static_cast<uint32_t>(p.part_bytes >> 4);
       const int steps = down * across;
       for (int i = 0; i < steps; i += kPromote) {
         const int end = min(i + kPromote, steps);
 #pragma unroll
-        for (int s = 0; s < SLOTS; ++s) {
+        for (int s = 0; s < kSlots; ++s) {
           float part[1][32];
 #pragma unroll
           for (int e = 0; e < 32; ++e) part[0][e] = 0.f;

@@ -22,7 +22,8 @@ constexpr int kMostProducerWarps = 8;
 template <int WARPGROUPS, int HALVES, int SLOTS>
 struct Form {
   static constexpr int kWarpgroups = WARPGROUPS, kHalves = HALVES, kSlots = SLOTS;
-  static constexpr int kTapGroups = WARPGROUPS / HALVES;
+  static constexpr WgradForm kForm{WARPGROUPS, HALVES, SLOTS};
+  static constexpr int kTapGroups = kForm.tap_groups();
   static constexpr int kConsumerWarps = 4 * WARPGROUPS;
   static constexpr int kProducers = kThreads - 32 * kConsumerWarps;
   static constexpr int kProducerWarps = kProducers / 32;
@@ -56,7 +57,7 @@ struct WgradParams {
   int units_per_warp;
   int stages, stage_bytes, part_bytes, dy_at;  // of a stage: high part, then low part; x, then dy
   int x_row_bytes, x_chunk_bytes, dy_row_bytes, dy_chunk_bytes, dy_plane_bytes;
-  int pixel_groups;  // distance between the two halves of 16 pixels: 128, or a row for 8 columns
+  int pixel_groups;  // 1: the halves of 16 pixels are in two rows, of 8 columns; else 0
   int table_at, raw_at;
   int ahead;  // units in flight
   int plane_h[kMaxPlanes], plane_w[kMaxPlanes];

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 
 #include "core/geometry.h"
@@ -142,11 +143,13 @@ inline const char* Choose(const Problem& q, Pass pass, DType dtype, bool cells, 
     if (const char* reason = g.x.TooLarge()) return reason;
     if (const char* reason = g.dy.TooLarge()) return reason;
   }
-  constexpr WgradForm kOne[] = {{3, 1, 3}, {2, 2, 4}}, kThree[] = {{3, 1, 1}, {2, 1, 3}, {2, 2, 3}};
+  constexpr WgradForm kOne[] = {Taps::kForm, Halves::kForm};
+  constexpr WgradForm kThree[] = {Single::kForm, Pair::kForm, Thirds::kForm};
   const WgradForm* const forms = g.products == 3 ? kThree : kOne;
   const char* reason = "the kernel or the stride is too large for a tile programme";
   double least = std::numeric_limits<double>::infinity();
-  for (int i = 0; i < (g.products == 3 ? 3 : 2); ++i) {
+  const size_t count = g.products == 3 ? std::size(kThree) : std::size(kOne);
+  for (size_t i = 0; i < count; ++i) {
     if (forms[i].halves == 2 && q.in_per_group() <= 64) continue;
     for (const WgradPlanes planes : {WgradPlanes::kAll, WgradPlanes::kRow, WgradPlanes::kOne}) {
       if (!MakeWgradPlan(q, forms[i], planes, &g.plan)) continue;
