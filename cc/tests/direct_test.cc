@@ -23,23 +23,42 @@ using transconv::Layout;
 using transconv::Pass;
 using transconv::Problem;
 
+// An output is poisoned until it is stored, once.
+void Expect(bool poisoned) {
+  if (!poisoned) std::printf("direct_test: stored twice\n"), std::exit(1);
+}
+
 template <typename T>
 struct Element {
   using Type = T;
   using Sum = T;
+  static constexpr T kPoison = std::numeric_limits<T>::quiet_NaN();
   static T Load(const T* from) { return *from; }
   static void Store(T* to, T value) {
-    // An output is poisoned until it is stored, once.
-    if (!std::isnan(*to)) std::printf("direct_test: stored twice\n"), std::exit(1);
+    Expect(std::isnan(*to));
     *to = value;
   }
 };
 
+// In place of the GPU's 16-bit types: summed in float, stored in 64ths, as which all is exact.
+struct Narrow {
+  using Type = int16_t;
+  using Sum = float;
+  static constexpr Type kPoison = std::numeric_limits<Type>::min();
+  static float Load(const Type* from) { return static_cast<float>(*from) / 64; }
+  static void Store(Type* to, float value) {
+    Expect(*to == kPoison);
+    *to = static_cast<Type>(value * 64);
+  }
+};
+
 // Values whose products and sums are exact in float.
-template <typename T>
-std::vector<T> Draw(int64_t size, std::mt19937* random) {
-  std::vector<T> values(static_cast<size_t>(size));
-  for (T& v : values) v = static_cast<T>(static_cast<int>((*random)() % 17) - 8) / 8;
+template <typename E>
+std::vector<typename E::Type> Draw(int64_t size, std::mt19937* random) {
+  std::vector<typename E::Type> values(static_cast<size_t>(size), E::kPoison);
+  for (auto& v : values) {
+    E::Store(&v, static_cast<typename E::Sum>(static_cast<int>((*random)() % 17) - 8) / 8);
+  }
   return values;
 }
 
@@ -78,14 +97,20 @@ void ForAll(const Problem& q, const F& f) {
   }
 }
 
-template <typename T, Pass kPass>
-void Run(const DirectPlan& p, const T* image, const T* weight, const T* bias, T* target) {
+template <typename E, Pass kPass>
+void Run(const DirectPlan& p, const typename E::Type* image, const typename E::Type* weight,
+         const typename E::Type* bias, typename E::Type* target) {
   const auto run = [&](auto rm) {
+    constexpr int kRm = decltype(rm)::value;
     transconv::emulation::Launch(
         static_cast<unsigned>(p.blocks), static_cast<unsigned>(p.threads),
         static_cast<size_t>(p.shared_bytes), [&] {
-          transconv::cuda::direct::DirectKernel<Element<T>, decltype(rm)::value, kPass>(
-              image, weight, bias, target, p);
+          using transconv::cuda::direct::DirectKernel;
+          if (p.slices() > 1) {
+            DirectKernel<E, kRm, kPass, true>(image, weight, bias, target, p);
+          } else {
+            DirectKernel<E, kRm, kPass, false>(image, weight, bias, target, p);
+          }
         });
   };
   switch (p.rm) {
@@ -114,48 +139,62 @@ void Describe(const Problem& q, const DirectPlan& p) {
               static_cast<int>(q.groups), static_cast<int>(q.layout));
   std::printf(
       "rm %d strip %d row_items %d m_groups %d all %d threads %d items %d chunk_c %d chunk_k %d "
-      "tile %dx%d planes %dx%d lanes %d bytes %d blocks %lld\n",
+      "slices %dx%d tile %dx%d planes %dx%d lanes %d bytes %d blocks %lld\n",
       p.rm, p.strip, p.row_items, p.m_groups, p.all_residues, p.threads, p.items, p.chunk_c,
-      p.chunk_k, p.rows, p.columns, p.planes_h, p.planes_w, p.load_lanes, p.shared_bytes,
-      static_cast<long long>(p.blocks));
+      p.chunk_k, p.slices_w, p.slices_c, p.rows, p.columns, p.planes_h, p.planes_w, p.load_lanes,
+      p.shared_bytes, static_cast<long long>(p.blocks));
 }
 
-// Returns whether there was a plan.
-template <typename T, Pass kPass>
-bool Check(const Problem& q, bool with_bias, const DirectLimits& limits, std::mt19937* random) {
+// Counts what ran.
+struct Count {
+  int checked = 0, declined = 0, sliced = 0, columns = 0, channels = 0, chunks = 0;
+};
+
+template <typename E, Pass kPass>
+void Check(const Problem& q, bool with_bias, const DirectLimits& limits, Count* count,
+           std::mt19937* random) {
+  using Sum = typename E::Sum;
   constexpr bool kForward = kPass == Pass::kForward;
-  const DirectPlan plan = transconv::PlanDirect(kPass, q, sizeof(T), limits);
-  if (plan.reason != nullptr) return false;
+  const DirectPlan plan = transconv::PlanDirect(kPass, q, sizeof(Sum), limits);
+  if (plan.reason != nullptr) {
+    ++count->declined;
+    return;
+  }
+  ++count->checked;
+  count->sliced += plan.slices() > 1;
+  count->columns += plan.slices_w > 1;
+  count->channels += plan.slices_c > 1;
+  count->chunks += plan.slices() > 1 && plan.chunks > 1;
   const int64_t x_size = q.batch * q.in_channels * q.h.in * q.w.in;
   const int64_t y_size = q.batch * q.out_channels * q.h.out * q.w.out;
-  const auto source = Draw<T>(kForward ? x_size : y_size, random);
-  const auto weight = Draw<T>(q.in_channels * q.out_per_group() * q.taps(), random);
-  const auto bias = Draw<T>(q.out_channels, random);
-  std::vector<T> want(static_cast<size_t>(kForward ? y_size : x_size), T(0));
-  std::vector<T> got(want.size(), std::numeric_limits<T>::quiet_NaN());
+  const auto source = Draw<E>(kForward ? x_size : y_size, random);
+  const auto weight = Draw<E>(q.in_channels * q.out_per_group() * q.taps(), random);
+  const auto bias = Draw<E>(q.out_channels, random);
+  std::vector<Sum> want(static_cast<size_t>(kForward ? y_size : x_size), Sum(0));
+  std::vector<typename E::Type> got(want.size(), E::kPoison);
   if (kForward && with_bias) {
     for (int64_t n = 0; n < q.batch; ++n) {
       for (int64_t c = 0; c < q.out_channels; ++c) {
         for (int64_t y = 0; y < q.h.out; ++y) {
           for (int64_t x = 0; x < q.w.out; ++x) {
-            want[At(q, false, n, c, y, x)] = bias[static_cast<size_t>(c)];
+            want[At(q, false, n, c, y, x)] = E::Load(&bias[static_cast<size_t>(c)]);
           }
         }
       }
     }
   }
   ForAll(q, [&](size_t x, size_t w, size_t y) {
-    want[kForward ? y : x] += source[kForward ? x : y] * weight[w];
+    want[kForward ? y : x] += E::Load(&source[kForward ? x : y]) * E::Load(&weight[w]);
   });
-  Run<T, kPass>(plan, source.data(), weight.data(), with_bias ? bias.data() : nullptr, got.data());
+  Run<E, kPass>(plan, source.data(), weight.data(), with_bias ? bias.data() : nullptr, got.data());
   for (size_t i = 0; i < want.size(); ++i) {
-    if (got[i] == want[i]) continue;
+    if (got[i] != E::kPoison && E::Load(&got[i]) == want[i]) continue;
     std::printf("direct_test: %s element %d is %g, not %g\n", kForward ? "forward" : "grad_input",
-                static_cast<int>(i), static_cast<double>(got[i]), static_cast<double>(want[i]));
+                static_cast<int>(i), static_cast<double>(E::Load(&got[i])),
+                static_cast<double>(want[i]));
     Describe(q, plan);
     std::exit(1);
   }
-  return true;
 }
 
 Axis MakeAxis(int64_t in, int64_t kernel, int64_t stride, int64_t dilation, int64_t lo,
@@ -242,15 +281,24 @@ int main(int argc, char**) {
 
   constexpr int kChannels[][2] = {{1, 1}, {1, 2}, {1, 3},  {3, 1},  {4, 5}, {2, 8},
                                   {8, 4}, {6, 3}, {17, 2}, {3, 19}, {5, 10}};
-  int checked = 0, declined = 0;
-  const auto check = [&](const Problem& q, const DirectLimits& limits) {
-    const bool with_bias = random() % 3 != 0;
-    const bool both[] = {
-        checked % 2 == 0 ? Check<float, Pass::kForward>(q, with_bias, limits, &random)
-                         : Check<double, Pass::kForward>(q, with_bias, limits, &random),
-        checked % 2 == 0 ? Check<float, Pass::kGradInput>(q, with_bias, limits, &random)
-                         : Check<double, Pass::kGradInput>(q, with_bias, limits, &random)};
-    for (const bool ran : both) ++(ran ? checked : declined);
+  Count count;
+  int turn = 0;
+  // Every problem without slices, as planned, and with slices.
+  const auto check = [&](const Problem& q, DirectLimits limits) {
+    for (int i = 0; i < 3; ++i) {
+      limits.least_slices = i < 2 ? 1 : 2;
+      limits.most_slices = i < 1 ? 1 : transconv::kDirectThreads;
+      const auto passes = [&](auto element) {
+        using E = decltype(element);
+        const bool with_bias = random() % 3 != 0;
+        Check<E, Pass::kForward>(q, with_bias, limits, &count, &random);
+        Check<E, Pass::kGradInput>(q, with_bias, limits, &count, &random);
+      };
+      if ((turn + i) % 3 == 0) passes(Narrow());
+      if ((turn + i) % 3 == 1) passes(Element<float>());
+      if ((turn + i) % 3 == 2) passes(Element<double>());
+    }
+    ++turn;
   };
   const DirectLimits few = {64, 128, 40 << 10, 48 << 10};  // threads, for the test's speed
   for (int i = 0; i < 100; ++i) {
@@ -286,6 +334,12 @@ int main(int argc, char**) {
   if (transconv::PlanDirect(Pass::kForward, q, 4).reason == nullptr) return 1;
   q = MakeProblem(int64_t{1} << 40, 1, 1, 1, one, one);
   if (transconv::PlanDirect(Pass::kForward, q, 4).reason == nullptr) return 1;
-  std::printf("direct_test: %d passes, %d declined\n", checked, declined);
-  return checked < 150 ? 1 : 0;
+  std::printf(
+      "direct_test: %d passes, of which %d in slices (%d of columns, %d of channels, %d in "
+      "chunks), "
+      "%d declined\n",
+      count.checked, count.sliced, count.columns, count.channels, count.chunks, count.declined);
+  const bool enough = count.checked - count.sliced >= 150 && count.sliced >= 300 &&
+                      count.columns >= 100 && count.channels >= 50 && count.chunks >= 50;
+  return enough ? 0 : 1;
 }

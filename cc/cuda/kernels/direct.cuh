@@ -14,6 +14,10 @@
 //    load, but there memory is the limit.
 //  * Columns and rows of items have a table of where their taps start: a division is done once a
 //    block, not once a thread. A residue without taps has a count of zero and stores the bias.
+//  * Where results are few, slices of the block's threads take different tap columns and channels
+//    of the same items, so that a sum of thousands of products is not one thread's chain of loads.
+//    Their sums meet in shared memory, where each slice adds up some of an item's results.
+//    Neighbouring slices read neighbouring planes, whose cells lie side by side.
 //
 // Channels that are summed come in chunks where shared memory does not hold them all, and so do the
 // tap rows of grad_input. Every sum has a fixed order. Offsets inside a tile are 32-bit, those of
@@ -35,9 +39,9 @@ struct alignas(16) Start {
   int cell, weight, taps, target;
 };
 
-// Distances between taps that follow each other.
-struct TapHops {
-  int cell_row, cell_column, weight_row, weight_column;
+// Distances between taps, and channels, that follow each other.
+struct Hops {
+  int cell_row, cell_column, cell_channel, weight_row, weight_column, weight_channel;
 };
 
 // Loads N values that lie side by side, 16 bytes at a time.
@@ -72,17 +76,16 @@ __device__ inline void Multiply(A (&sum)[RM][kDirectPositions], const A* x, cons
 }
 
 // sum += the products of `rows` x `columns` taps of one plane and of `channels` channels.
-template <int RM, typename A>
+// kOneChannel: often there is but one, which then needs no loop.
+template <int RM, bool kOneChannel, typename A>
 __device__ inline void Accumulate(A (&sum)[RM][kDirectPositions], const A* x, const A* w, int rows,
-                                  int columns, const TapHops& hop, int channels,
-                                  const DirectPlan& p) {
-  const int weight_pitch = p.m_groups * DirectPadded(RM);
+                                  int columns, const Hops& hop, int channels, int hop_position) {
   for (int b = 0; b < columns; ++b) {
     const A *x_row = x, *w_row = w;
-    if (RM == 1 && channels == 1) {  // one channel a group: no loop over it
+    if (kOneChannel && channels == 1) {
 #pragma unroll 2
       for (int a = 0; a < rows; ++a) {
-        Multiply(sum, x_row, w_row, p.hop_cell);
+        Multiply(sum, x_row, w_row, hop_position);
         x_row += hop.cell_row;
         w_row += hop.weight_row;
       }
@@ -91,9 +94,9 @@ __device__ inline void Accumulate(A (&sum)[RM][kDirectPositions], const A* x, co
         const A *x_channel = x_row, *w_channel = w_row;
 #pragma unroll 2
         for (int c = 0; c < channels; ++c) {
-          Multiply(sum, x_channel, w_channel, p.hop_cell);
-          x_channel += p.channel_pitch;
-          w_channel += weight_pitch;
+          Multiply(sum, x_channel, w_channel, hop_position);
+          x_channel += hop.cell_channel;
+          w_channel += hop.weight_channel;
         }
         x_row += hop.cell_row;
         w_row += hop.weight_row;
@@ -101,6 +104,48 @@ __device__ inline void Accumulate(A (&sum)[RM][kDirectPositions], const A* x, co
     }
     x += hop.cell_column;
     w += hop.weight_column;
+  }
+}
+
+__device__ inline void Swap(int& a, int& b) {
+  const int kept = a;
+  a = b;
+  b = kept;
+}
+
+// How many of `count` things are of the slice that takes thing `first` and every n-th after it.
+__device__ inline int SliceOf(int count, int first, const Divider& by_n) {
+  return first < count ? static_cast<int>(by_n.Quotient(count - 1 - first)) + 1 : 0;
+}
+
+// sum += the products of one slice with a chunk of grad_input: every `slices_w`-th tap column. Of
+// its tap rows' two loops, over the planes and over the taps of one, the longer is inside.
+template <int RM, typename A>
+__device__ inline void AccumulateColumns(A (&sum)[RM][kDirectPositions], const A* x, const A* w,
+                                         int first_column, int tap_rows, Hops hop, int channels,
+                                         const DirectPlan& p) {
+  const bool planes_inside = p.planes_h > p.h.InPlane(p.chunk_k, 0);
+  int outer = p.planes_h, outer_cell = p.rows * p.row_pitch;
+  int outer_weight = p.w.kernel * p.tap_pitch;
+  if (planes_inside) {
+    outer = p.h.InPlane(tap_rows, 0);
+    Swap(outer_cell, hop.cell_row);
+    Swap(outer_weight, hop.weight_row);
+  }
+  for (int column = first_column; column < p.w.kernel; column += p.slices_w) {
+    int tap = column;
+    const int plane_w = p.w.by_step.Split(tap);
+    const A* x_outer = x + (plane_w * p.columns + tap * p.w.hop);
+    const A* w_outer = w + column * p.tap_pitch;
+    for (int i = 0; i < outer; ++i) {
+      const int left = tap_rows - i * p.h.step;
+      const int inner = !planes_inside    ? p.h.InPlane(tap_rows, i)
+                        : left < p.h.step ? left
+                                          : p.h.step;
+      Accumulate<RM, true>(sum, x_outer, w_outer, inner, 1, hop, channels, p.hop_cell);
+      x_outer += outer_cell;
+      w_outer += outer_weight;
+    }
   }
 }
 
@@ -114,9 +159,9 @@ struct Origin {
 template <typename E, bool kForward>
 __device__ inline void LoadTile(typename E::Sum* tile, const typename E::Type* image,
                                 const Origin& origin, int channels, const DirectPlan& p) {
-  const int lane = static_cast<int>(threadIdx.x) & (p.load_lanes - 1);
-  const int first = static_cast<int>(threadIdx.x) / p.load_lanes;
-  const int step = p.threads / p.load_lanes;
+  int first = static_cast<int>(threadIdx.x);
+  const int lane = p.by_load_lanes.Split(first);
+  const int step = p.load_lines;
   const int scale_h = kForward ? 1 : p.h.stride, scale_w = kForward ? 1 : p.w.stride;
   const int cells = p.planes_h * p.rows;
   if (p.channels_last) {
@@ -174,13 +219,15 @@ __device__ inline void LoadTile(typename E::Sum* tile, const typename E::Type* i
 
 // Loads the weights of `channels` channels c and of the block's channels m, of which `m_left` are
 // there, and of tap rows origin.tap, origin.tap + tap_step and so on.
-template <typename E, int RM>
+template <typename E, int RM, bool kSliced>
 __device__ inline void LoadWeights(typename E::Sum* weights, const typename E::Type* weight,
                                    const Origin& origin, int tap_step, int channels, int m_left,
                                    const DirectPlan& p) {
   constexpr int kPadded = DirectPadded(RM);
   const int width = p.m_groups * RM;
   const int size = p.tap_rows * p.w.kernel * width * channels;
+  // Slices are for few blocks, which do not hide each other's loads: four are on their way.
+#pragma unroll(kSliced ? 4 : 1)
   for (int e = threadIdx.x; e < size; e += p.threads) {
     int c = e;
     const int tap = p.by_load_taps.Split(c), m = p.by_load_m.Split(c);
@@ -195,7 +242,8 @@ __device__ inline void LoadWeights(typename E::Sum* weights, const typename E::T
 }
 
 // E has the element's Type, its Sum, and Load and Store between them.
-template <typename E, int RM, Pass kPass>
+// Sliced kernels have one round of items: thread = slice * items + item.
+template <typename E, int RM, Pass kPass, bool kSliced>
 __global__ void __launch_bounds__(kDirectThreads, sizeof(typename E::Sum) == 4 ? 3 : 2)
     DirectKernel(const typename E::Type* __restrict__ image,
                  const typename E::Type* __restrict__ weight,
@@ -220,7 +268,7 @@ __global__ void __launch_bounds__(kDirectThreads, sizeof(typename E::Sum) == 4 ?
   Origin origin{0, 0, 0};
   int tap_step = 1;
   bool has_taps = true;
-  TapHops hop;
+  Hops hop;
   if (kForward) {
     origin.row = p.h.FirstSource(block.row);
     origin.column = p.w.FirstSource(block.column);
@@ -240,6 +288,25 @@ __global__ void __launch_bounds__(kDirectThreads, sizeof(typename E::Sum) == 4 ?
     hop.weight_row = p.h.step * p.w.kernel * p.tap_pitch;
   }
   hop.weight_column = p.w.step * p.tap_pitch;
+  hop.cell_channel = p.hop_channel_cell;
+  hop.weight_channel = p.hop_channel_weight;
+
+  // A slice starts at its own column and channel, and goes on past those of the others.
+  int slice = 0, slice_w = 0, slice_c = 0, slice_cell = 0, slice_weight = 0;
+  if constexpr (kSliced) {
+    int item = static_cast<int>(threadIdx.x);
+    p.by_items.Split(item);
+    slice = slice_c = item;
+    slice_w = p.by_slices_w.Split(slice_c);
+    slice_cell = slice_c * p.channel_pitch;
+    slice_weight = slice_c * p.m_groups * kPadded;
+    if (kForward) {
+      slice_cell += slice_w * hop.cell_column;
+      slice_weight += slice_w * hop.weight_column;
+      hop.cell_column *= p.slices_w;
+      hop.weight_column *= p.slices_w;
+    }
+  }
 
   for (int i = threadIdx.x; i < p.row_entries; i += p.threads) {
     int residue = i;
@@ -269,8 +336,9 @@ __global__ void __launch_bounds__(kDirectThreads, sizeof(typename E::Sum) == 4 ?
 
   // Items of a residue are neighbours: what it costs falls to all warps alike.
   for (int first = 0; first < p.items; first += p.threads) {
-    const bool there = first + static_cast<int>(threadIdx.x) < p.items;
-    int rest = there ? first + static_cast<int>(threadIdx.x) : 0;
+    const int index = first + static_cast<int>(threadIdx.x) - slice * p.items;
+    const bool there = kSliced ? slice < p.slices() : index < p.items;
+    int rest = there ? index : 0;
     const int at_column = p.by_strip.Split(rest), row_item = p.by_row_items.Split(rest);
     const int m_group = p.by_m_groups.Split(rest);
     const int at_row = rest * p.row_items + row_item;
@@ -287,27 +355,49 @@ __global__ void __launch_bounds__(kDirectThreads, sizeof(typename E::Sum) == 4 ?
           }
           __syncthreads();
           LoadTile<E, kForward>(tile, image + c * p.image.channel, origin, channels, p);
-          LoadWeights<E, RM>(weights, weight + c * p.weight_c, origin, tap_step, channels, m_left,
-                             p);
+          LoadWeights<E, RM, kSliced>(weights, weight + c * p.weight_c, origin, tap_step, channels,
+                                      m_left, p);
           __syncthreads();
         }
         if (!there) continue;
         const Start row = row_starts[at_row], column = column_starts[at_column];
-        const A* x = tile + (row.cell + column.cell);
-        const A* w = weights + (row.weight + column.weight + m_group * kPadded);
-        if constexpr (kForward) {
-          Accumulate(sum, x, w, row.taps, column.taps, hop, channels, p);
+        const A* x = tile + (row.cell + column.cell + slice_cell);
+        const A* w = weights + (row.weight + column.weight + m_group * kPadded + slice_weight);
+        if constexpr (kSliced) {
+          const int count = SliceOf(channels, slice_c, p.by_slices_c);
+          if constexpr (kForward) {
+            Accumulate<RM, RM == 1>(sum, x, w, row.taps,
+                                    SliceOf(column.taps, slice_w, p.by_slices_w), hop, count,
+                                    p.hop_cell);
+          } else {
+            AccumulateColumns(sum, x, w, slice_w, tap_rows, hop, count, p);
+          }
+        } else if constexpr (kForward) {
+          Accumulate<RM, RM == 1>(sum, x, w, row.taps, column.taps, hop, channels, p.hop_cell);
         } else {
           for (int plane_h = 0; plane_h < p.planes_h; ++plane_h) {
             for (int plane_w = 0; plane_w < p.planes_w; ++plane_w) {
-              Accumulate(sum, x + plane_h * p.rows * p.row_pitch + plane_w * p.columns,
-                         w + (plane_h * p.w.kernel + plane_w) * p.tap_pitch,
-                         p.h.InPlane(tap_rows, plane_h), p.w.InPlane(p.w.kernel, plane_w), hop,
-                         channels, p);
+              Accumulate<RM, RM == 1>(sum, x + plane_h * p.rows * p.row_pitch + plane_w * p.columns,
+                                      w + (plane_h * p.w.kernel + plane_w) * p.tap_pitch,
+                                      p.h.InPlane(tap_rows, plane_h),
+                                      p.w.InPlane(p.w.kernel, plane_w), hop, channels, p.hop_cell);
             }
           }
         }
       }
+    }
+
+    constexpr int kValues = RM * kDirectPositions;
+    if constexpr (kSliced) {  // the slices' sums take the tile's place: [slice][value][item]
+      __syncthreads();
+      if (there) {
+#pragma unroll
+        for (int v = 0; v < kValues; ++v) {
+          tile[(slice * kValues + v) * p.items + index] =
+              sum[v / kDirectPositions][v % kDirectPositions];
+        }
+      }
+      __syncthreads();
     }
 
     if (!there) continue;
@@ -315,18 +405,32 @@ __global__ void __launch_bounds__(kDirectThreads, sizeof(typename E::Sum) == 4 ?
     typename E::Type* to =
         target + row * p.target.row + column * p.target.column + m_group * RM * p.target.channel;
     const int64_t hop_target = p.hop_row * p.target.row + p.hop_column * p.target.column;
-#pragma unroll
-    for (int i = 0; i < RM; ++i) {
-      const int m = m_group * RM + i;
-      if (m >= m_left) break;
-      const A shift = kForward && bias != nullptr ? E::Load(bias + first_m + m) : A(0);
-#pragma unroll
-      for (int j = 0; j < kDirectPositions; ++j) {
-        if (row + j * p.hop_row < p.h.target && column + j * p.hop_column < p.w.target) {
-          E::Store(to + j * hop_target, sum[i][j] + shift);
+    if constexpr (kSliced) {
+      for (int v = slice; v < kValues; v += p.slices()) {
+        const int i = v / kDirectPositions, j = v % kDirectPositions, m = m_group * RM + i;
+        A value = A(0);
+#pragma unroll 4
+        for (int s = 0; s < p.slices(); ++s) value += tile[(s * kValues + v) * p.items + index];
+        if (m < m_left && row + j * p.hop_row < p.h.target &&
+            column + j * p.hop_column < p.w.target) {
+          const A shift = kForward && bias != nullptr ? E::Load(bias + first_m + m) : A(0);
+          E::Store(to + i * p.target.channel + j * hop_target, value + shift);
         }
       }
-      to += p.target.channel;
+    } else {
+#pragma unroll
+      for (int i = 0; i < RM; ++i) {
+        const int m = m_group * RM + i;
+        if (m >= m_left) break;
+        const A shift = kForward && bias != nullptr ? E::Load(bias + first_m + m) : A(0);
+#pragma unroll
+        for (int j = 0; j < kDirectPositions; ++j) {
+          if (row + j * p.hop_row < p.h.target && column + j * p.hop_column < p.w.target) {
+            E::Store(to + j * hop_target, sum[i][j] + shift);
+          }
+        }
+        to += p.target.channel;
+      }
     }
   }
 }

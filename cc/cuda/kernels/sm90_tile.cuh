@@ -29,6 +29,7 @@
 #include <cuda_fp16.h>
 
 #include <cstdint>
+#include <utility>
 
 #include "cuda/kernels/sm90_tile_gather.cuh"
 #include "cuda/kernels/sm90_tile_params.cuh"
@@ -228,43 +229,63 @@ struct Consumer {
                                              int begin, int end, uint64_t weights,
                                              uint64_t row_cells) const {
     if constexpr (PRODUCTS == 1) {
-      Products(sum, residue, begin, end, weights, row_cells);
-    } else {
+      Products<0>(sum, residue, begin, end, weights, row_cells);
+    } else if constexpr (RES <= 4) {
       float part[RES][ROWS][kRegisters];
+      AddPart<0>(part, sum, residue, begin, end, weights, row_cells);
+    } else {
+      AddEach(sum, residue, begin, end, weights, row_cells, std::make_integer_sequence<int, RES>());
+    }
+  }
+  // One residue after the other where there are no registers for the partial sums of all.
+  template <int... FIRST>
+  __device__ __forceinline__ void AddEach(float (&sum)[RES][ROWS][kRegisters], int residue,
+                                          int begin, int end, uint64_t weights, uint64_t row_cells,
+                                          std::integer_sequence<int, FIRST...>) const {
+    float part[1][ROWS][kRegisters];
+    (AddPart<FIRST>(part, sum, residue, begin, end, weights, row_cells), ...);
+  }
+  // By way of partial sums of residues from FIRST on, which are promoted to float32.
+  template <int FIRST, int COUNT>
+  __device__ __forceinline__ void AddPart(float (&part)[COUNT][ROWS][kRegisters],
+                                          float (&sum)[RES][ROWS][kRegisters], int residue,
+                                          int begin, int end, uint64_t weights,
+                                          uint64_t row_cells) const {
 #pragma unroll
-      for (int r = 0; r < RES; ++r) {
+    for (int r = 0; r < COUNT; ++r) {
 #pragma unroll
-        for (int y = 0; y < ROWS; ++y) {
+      for (int y = 0; y < ROWS; ++y) {
 #pragma unroll
-          for (int i = 0; i < kRegisters; ++i) part[r][y][i] = 0.f;
-        }
+        for (int i = 0; i < kRegisters; ++i) part[r][y][i] = 0.f;
       }
-      Products(part, residue, begin, end, weights, row_cells);
+    }
+    Products<FIRST>(part, residue, begin, end, weights, row_cells);
 #pragma unroll
-      for (int r = 0; r < RES; ++r) {
+    for (int r = 0; r < COUNT; ++r) {
 #pragma unroll
-        for (int y = 0; y < ROWS; ++y) {
+      for (int y = 0; y < ROWS; ++y) {
 #pragma unroll
-          for (int i = 0; i < kRegisters; ++i) sum[r][y][i] += part[r][y][i];
-        }
+        for (int i = 0; i < kRegisters; ++i) sum[FIRST + r][y][i] += part[r][y][i];
       }
     }
   }
 
-  __device__ __forceinline__ void Products(float (&d)[RES][ROWS][kRegisters], int residue,
+  // Of residues from FIRST on.
+  template <int FIRST, int COUNT>
+  __device__ __forceinline__ void Products(float (&d)[COUNT][ROWS][kRegisters], int residue,
                                            int begin, int end, uint64_t weights,
                                            uint64_t row_cells) const {
     constexpr uint32_t kTap = PRODUCTS * kTapBytes >> 4;
 #pragma unroll
-    for (int r = 0; r < RES; ++r) {
+    for (int r = 0; r < COUNT; ++r) {
 #pragma unroll
       for (int y = 0; y < ROWS; ++y) wgmma::Pin(d[r][y]);
     }
     wgmma::Fence();
 #pragma unroll
-    for (int r = 0; r < RES; ++r) {
-      const int from = max(begin, p.residue_begin[residue][r]);
-      const int to = RES == 1 ? end : min(end, p.residue_begin[residue][r + 1]);
+    for (int r = 0; r < COUNT; ++r) {
+      const int from = max(begin, p.residue_begin[residue][FIRST + r]);
+      const int to = RES == 1 ? end : min(end, p.residue_begin[residue][FIRST + r + 1]);
       for (int t = from; t < to; ++t) {
         const uint64_t a = weights + static_cast<uint32_t>(t - begin) * kTap;
         const uint64_t b = row_cells + static_cast<uint32_t>(p.tap_cell[t]);
@@ -285,7 +306,7 @@ struct Consumer {
     wgmma::Commit();
     wgmma::Wait<0>();
 #pragma unroll
-    for (int r = 0; r < RES; ++r) {
+    for (int r = 0; r < COUNT; ++r) {
 #pragma unroll
       for (int y = 0; y < ROWS; ++y) wgmma::Pin(d[r][y]);
     }

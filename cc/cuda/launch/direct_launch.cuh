@@ -18,10 +18,10 @@ struct Element {
   static __device__ void Store(T* to, Sum value) { cuda::Store(to, value); }
 };
 
-template <typename T, int RM, Pass kPass>
+template <typename T, int RM, Pass kPass, bool kSliced>
 cudaError_t LaunchInstance(const Call& call, const DirectPlan& plan) {
   constexpr bool kForward = kPass == Pass::kForward;
-  DirectKernel<Element<T>, RM, kPass>
+  DirectKernel<Element<T>, RM, kPass, kSliced>
       <<<static_cast<unsigned>(plan.blocks), plan.threads, plan.shared_bytes, call.stream>>>(
           static_cast<const T*>(kForward ? call.x : call.y), static_cast<const T*>(call.w),
           static_cast<const T*>(kForward ? call.vector : nullptr),
@@ -29,10 +29,18 @@ cudaError_t LaunchInstance(const Call& call, const DirectPlan& plan) {
   return cudaGetLastError();
 }
 
+template <typename T, int RM, Pass kPass>
+cudaError_t LaunchSlices(const Call& call, const DirectPlan& plan) {
+  if constexpr (RM <= kDirectSlicedChannels) {
+    if (plan.slices() > 1) return LaunchInstance<T, RM, kPass, true>(call, plan);
+  }
+  return LaunchInstance<T, RM, kPass, false>(call, plan);
+}
+
 template <typename T, int RM>
 cudaError_t LaunchPass(const Call& call, const DirectPlan& plan) {
-  return call.pass == Pass::kForward ? LaunchInstance<T, RM, Pass::kForward>(call, plan)
-                                     : LaunchInstance<T, RM, Pass::kGradInput>(call, plan);
+  return call.pass == Pass::kForward ? LaunchSlices<T, RM, Pass::kForward>(call, plan)
+                                     : LaunchSlices<T, RM, Pass::kGradInput>(call, plan);
 }
 
 template <typename T>
