@@ -284,13 +284,15 @@ def test_magnitudes_that_change_down_an_image(row):
         assert error <= 1e-3 * np.linalg.norm(want[inner]), magnitude
 
 
-@pytest.mark.parametrize(
-    "platform", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
-)
 @pytest.mark.parametrize("precision", ["default", "highest"])
-@pytest.mark.parametrize("row", plan.CANDIDATES, ids=lambda row: row.name)
-def test_a_value_far_beyond_the_others(platform, row, precision):
-    """No scale that all others suggest may let it overflow."""
+@pytest.mark.parametrize("row", _native_rows())
+def test_a_value_far_beyond_the_others(row, precision):
+    """No scale that all others suggest may let it overflow.
+
+    Ours alone: a library behind XLA may choose a transform (Winograd's, Fourier's) that
+    spreads the rounding of the largest value over the others.
+    """
+    platform = row.backend
     if "grad_weight" not in row.passes:
         pytest.skip("has no weight gradient")
     # More values than a sample takes, and 64 channels, which packed cells are for.
