@@ -3,7 +3,11 @@
 
 namespace transconv::cuda::direct {
 
-cudaError_t LaunchF16(const Call& call) { return LaunchDirect<__half>(call); }
-cudaError_t LaunchBF16(const Call& call) { return LaunchDirect<__nv_bfloat16>(call); }
+cudaError_t LaunchF16(const Call& call, const DirectPlan& plan) {
+  return LaunchDirect<__half>(call, plan);
+}
+cudaError_t LaunchBF16(const Call& call, const DirectPlan& plan) {
+  return LaunchDirect<__nv_bfloat16>(call, plan);
+}
 
 }  // namespace transconv::cuda::direct

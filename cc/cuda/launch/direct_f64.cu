@@ -3,6 +3,8 @@
 
 namespace transconv::cuda::direct {
 
-cudaError_t LaunchF64(const Call& call) { return LaunchDirect<double>(call); }
+cudaError_t LaunchF64(const Call& call, const DirectPlan& plan) {
+  return LaunchDirect<double>(call, plan);
+}
 
 }  // namespace transconv::cuda::direct

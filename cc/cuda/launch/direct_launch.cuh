@@ -44,10 +44,7 @@ cudaError_t LaunchPass(const Call& call, const DirectPlan& plan) {
 }
 
 template <typename T>
-cudaError_t LaunchDirect(const Call& call) {
-  const DirectPlan plan =
-      PlanDirect(call.pass, call.problem, sizeof(typename Accumulator<T>::type));
-  if (plan.reason != nullptr) return cudaErrorInvalidValue;
+cudaError_t LaunchDirect(const Call& call, const DirectPlan& plan) {
   if (plan.blocks == 0) return cudaSuccess;
   switch (plan.rm) {
     case 1:
@@ -65,10 +62,10 @@ cudaError_t LaunchDirect(const Call& call) {
 }
 
 // One per element type, each in a file of its own so that they compile side by side.
-cudaError_t LaunchF16(const Call& call);
-cudaError_t LaunchBF16(const Call& call);
-cudaError_t LaunchF32(const Call& call);
-cudaError_t LaunchF64(const Call& call);
+cudaError_t LaunchF16(const Call& call, const DirectPlan& plan);
+cudaError_t LaunchBF16(const Call& call, const DirectPlan& plan);
+cudaError_t LaunchF32(const Call& call, const DirectPlan& plan);
+cudaError_t LaunchF64(const Call& call, const DirectPlan& plan);
 
 }  // namespace transconv::cuda::direct
 

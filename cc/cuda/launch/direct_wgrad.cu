@@ -1,6 +1,7 @@
 // The direct weight gradient for every type, and its entry.
 #include <algorithm>
 
+#include "core/plans.h"
 #include "cuda/call.h"
 #include "cuda/kernels/direct_wgrad.cuh"
 #include "cuda/launch/grad_bias.cuh"
@@ -15,10 +16,12 @@ constexpr int64_t kManyPairs = 64 * 64;
 
 int64_t SumBytes(DType dtype) { return dtype == DType::kF64 ? 8 : 4; }
 
-const char* Plan(const Problem& q, DType dtype, DirectWgradPlan* plan) {
+const char* Make(const Problem& q, Pass pass, DType dtype, DirectWgradPlan* plan) {
+  if (pass != Pass::kGradWeight) return "computes the weight gradient alone";
   if (q.in_per_group() * q.out_per_group() >= kManyPairs) return "is for few channels a group";
   return MakeDirectWgradPlan(q, static_cast<int64_t>(ByteWidth(dtype)), SumBytes(dtype), plan);
 }
+constexpr auto Plan = PlanOf<DirectWgradPlan, Make>;
 
 int64_t PartialBytes(const Problem& q, DType dtype, const DirectWgradPlan& plan) {
   const int64_t bytes =
@@ -62,20 +65,19 @@ cudaError_t LaunchWeight(const Call& call, const DirectWgradPlan& plan) {
 }
 
 const char* Supports(Pass pass, const Problem& problem, DType dtype) {
-  if (pass != Pass::kGradWeight) return "computes the weight gradient alone";
-  DirectWgradPlan plan;
-  return Plan(problem, dtype, &plan);
+  return Plan(pass, problem, dtype)->reason;
 }
 
 int64_t Workspace(Pass pass, const Problem& problem, DType dtype) {
-  DirectWgradPlan plan;
-  if (pass != Pass::kGradWeight || Plan(problem, dtype, &plan) != nullptr) return -1;
-  return PartialBytes(problem, dtype, plan) + grad_bias::WorkspaceBytes(problem, dtype);
+  const auto planned = Plan(pass, problem, dtype);
+  if (planned->reason != nullptr) return -1;
+  return PartialBytes(problem, dtype, planned->plan) + grad_bias::WorkspaceBytes(problem, dtype);
 }
 
 cudaError_t Launch(const Call& call) {
-  DirectWgradPlan plan;
-  if (Plan(call.problem, call.dtype, &plan) != nullptr) return cudaErrorNotSupported;
+  const auto planned = Plan(call.pass, call.problem, call.dtype);
+  if (planned->reason != nullptr) return cudaErrorNotSupported;
+  const DirectWgradPlan& plan = planned->plan;
   const cudaError_t status = LaunchWeight(call, plan);
   if (status != cudaSuccess || call.vector == nullptr) return status;
   return grad_bias::Launch(

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "core/plans.h"
 #include "cuda/call.h"
 #include "cuda/kernels/mma_tile.cuh"
 #include "cuda/launch/mma_launch.cuh"
@@ -136,20 +137,23 @@ cudaError_t LaunchTile(const Call& call, const Programme& g) {
   return cudaGetLastError();
 }
 
+constexpr auto Plan = PlanOf<Programme, Choose>;
+
 const char* Supports(Pass pass, const Problem& problem, DType dtype) {
-  Programme g;
-  return Choose(problem, pass, dtype, &g);
+  return Plan(pass, problem, dtype)->reason;
 }
 
 int64_t Workspace(Pass pass, const Problem& problem, DType dtype) {
-  Programme g;
-  if (Choose(problem, pass, dtype, &g) != nullptr) return -1;
+  const auto planned = Plan(pass, problem, dtype);
+  if (planned->reason != nullptr) return -1;
+  const Programme& g = planned->plan;
   return g.packed.bytes + g.packed.scales_bytes;
 }
 
 cudaError_t Launch(const Call& call) {
-  Programme g;
-  if (Choose(call.problem, call.pass, call.dtype, &g) != nullptr) return cudaErrorNotSupported;
+  const auto planned = Plan(call.pass, call.problem, call.dtype);
+  if (planned->reason != nullptr) return cudaErrorNotSupported;
+  const Programme& g = planned->plan;
   switch (call.dtype) {
     case DType::kF32:
       return g.products == 3 ? LaunchTile<float, 3>(call, g) : LaunchTile<float, 1>(call, g);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "core/plans.h"
 #include "cuda/call.h"
 #include "cuda/kernels/mma_wgrad.cuh"
 #include "cuda/launch/grad_bias.cuh"
@@ -169,20 +170,23 @@ cudaError_t LaunchWeight(const Call& call, const Programme& g) {
   }
 }
 
+constexpr auto Plan = PlanOf<Programme, Choose>;
+
 const char* Supports(Pass pass, const Problem& problem, DType dtype) {
-  Programme g;
-  return Choose(problem, pass, dtype, &g);
+  return Plan(pass, problem, dtype)->reason;
 }
 
 int64_t Workspace(Pass pass, const Problem& problem, DType dtype) {
-  Programme g;
-  if (Choose(problem, pass, dtype, &g) != nullptr) return -1;
+  const auto planned = Plan(pass, problem, dtype);
+  if (planned->reason != nullptr) return -1;
+  const Programme& g = planned->plan;
   return PartialBytes(problem, g) + grad_bias::WorkspaceBytes(problem, dtype);
 }
 
 cudaError_t Launch(const Call& call) {
-  Programme g;
-  if (Choose(call.problem, call.pass, call.dtype, &g) != nullptr) return cudaErrorNotSupported;
+  const auto planned = Plan(call.pass, call.problem, call.dtype);
+  if (planned->reason != nullptr) return cudaErrorNotSupported;
+  const Programme& g = planned->plan;
   const cudaError_t status = LaunchWeight(call, g);
   if (status != cudaSuccess || call.vector == nullptr) return status;
   return grad_bias::Launch(call,

@@ -1,4 +1,5 @@
 // The rolling forward pass and gradient of x in float32, and the algorithm's entry.
+#include "core/plans.h"
 #include "cuda/call.h"
 #include "cuda/launch/sm90_rolling_launch.cuh"
 
@@ -9,19 +10,21 @@ cudaError_t LaunchF32(const Call& call, const Programme& g) { return LaunchType<
 
 namespace {
 
+constexpr auto Plan = PlanOf<Programme, Choose>;
+
 const char* Supports(Pass pass, const Problem& problem, DType dtype) {
-  Programme g;
-  return Choose(problem, pass, dtype, &g);
+  return Plan(pass, problem, dtype)->reason;
 }
 
 int64_t Workspace(Pass pass, const Problem& problem, DType dtype) {
-  Programme g;
-  return Choose(problem, pass, dtype, &g) == nullptr ? g.workspace_bytes : -1;
+  const auto planned = Plan(pass, problem, dtype);
+  return planned->reason == nullptr ? planned->plan.workspace_bytes : -1;
 }
 
 cudaError_t Launch(const Call& call) {
-  Programme g;
-  if (Choose(call.problem, call.pass, call.dtype, &g) != nullptr) return cudaErrorNotSupported;
+  const auto planned = Plan(call.pass, call.problem, call.dtype);
+  if (planned->reason != nullptr) return cudaErrorNotSupported;
+  const Programme& g = planned->plan;
   return call.dtype == DType::kF32 ? LaunchF32(call, g) : Launch16Bit(call, g);
 }
 

@@ -1,4 +1,5 @@
 // The entries of the Hopper tile kernel.
+#include "core/plans.h"
 #include "cuda/call.h"
 #include "cuda/launch/sm90_tile_launch.cuh"
 
@@ -6,21 +7,21 @@ namespace transconv::cuda {
 namespace sm90_tile {
 namespace {
 
+constexpr auto Plan = PlanOf<Programme, Choose>;
+
 const char* Supports(Pass pass, const Problem& problem, DType dtype) {
-  Programme g{};
-  return Choose(problem, pass, dtype, &g);
+  return Plan(pass, problem, dtype)->reason;
 }
 
 int64_t Workspace(Pass pass, const Problem& problem, DType dtype) {
-  Programme g{};
-  return Choose(problem, pass, dtype, &g) == nullptr ? g.workspace_bytes : -1;
+  const auto planned = Plan(pass, problem, dtype);
+  return planned->reason == nullptr ? planned->plan.workspace_bytes : -1;
 }
 
 cudaError_t Launch(const Call& call) {
-  Programme g{};
-  if (Choose(call.problem, call.pass, call.dtype, &g) != nullptr) {
-    return cudaErrorNotSupported;
-  }
+  const auto planned = Plan(call.pass, call.problem, call.dtype);
+  if (planned->reason != nullptr) return cudaErrorNotSupported;
+  const Programme& g = planned->plan;
   switch (call.dtype) {
     case DType::kF32:
       return g.shape.products == 3 ? LaunchShapes<float, 3>(call, g)

@@ -1,4 +1,5 @@
 // The entries of the Hopper weight-gradient kernel: gathered from the images, and of packed cells.
+#include "core/plans.h"
 #include "cuda/call.h"
 #include "cuda/launch/grad_bias.cuh"
 #include "cuda/launch/sm90_wgrad_launch.cuh"
@@ -8,16 +9,22 @@ namespace sm90_wgrad {
 namespace {
 
 template <bool CELLS>
+const char* Make(const Problem& problem, Pass pass, DType dtype, Programme* programme) {
+  return Choose(problem, pass, dtype, CELLS, programme);
+}
+template <bool CELLS>
+constexpr auto Plan = PlanOf<Programme, Make<CELLS>>;
+
+template <bool CELLS>
 const char* Supports(Pass pass, const Problem& problem, DType dtype) {
-  Programme g{};
-  return Choose(problem, pass, dtype, CELLS, &g);
+  return Plan<CELLS>(pass, problem, dtype)->reason;
 }
 
 template <bool CELLS>
 int64_t Workspace(Pass pass, const Problem& problem, DType dtype) {
-  Programme g{};
-  if (Choose(problem, pass, dtype, CELLS, &g) != nullptr) return -1;
-  return g.workspace_bytes + grad_bias::WorkspaceBytes(problem, dtype);
+  const auto planned = Plan<CELLS>(pass, problem, dtype);
+  if (planned->reason != nullptr) return -1;
+  return planned->plan.workspace_bytes + grad_bias::WorkspaceBytes(problem, dtype);
 }
 
 template <bool CELLS>
@@ -36,10 +43,9 @@ cudaError_t LaunchType(const Call& call, const Programme& g) {
 
 template <bool CELLS>
 cudaError_t Launch(const Call& call) {
-  Programme g{};
-  if (Choose(call.problem, call.pass, call.dtype, CELLS, &g) != nullptr) {
-    return cudaErrorNotSupported;
-  }
+  const auto planned = Plan<CELLS>(call.pass, call.problem, call.dtype);
+  if (planned->reason != nullptr) return cudaErrorNotSupported;
+  const Programme& g = planned->plan;
   const cudaError_t status = LaunchType<CELLS>(call, g);
   if (status != cudaSuccess || call.vector == nullptr) return status;
   return grad_bias::Launch(call, static_cast<uint8_t*>(call.workspace) + g.workspace_bytes);
