@@ -57,6 +57,7 @@ struct Work {
 
 struct Control {
   uint64_t full[kRollingSlots], empty[kRollingSlots], weights;
+  uint64_t turn[2];         // of a warpgroup, to multiply
   int item[kRollingSlots];  // RollingItem::word
   uint32_t exchange[kRollingSlots][kProducerWarps];
   uint32_t redo[kProducerWarps];
@@ -241,6 +242,7 @@ struct Producer {
     Raw v[Ring::kUnits][8], tail[8];
 #pragma unroll
     for (int i = 0; i < Ring::kUnits; ++i) Gather(v[i], SourceOf(item, first_row), i);
+    GatherTail(tail, item);
     float scale = ScaleOf(kMinExponent);
     int slot = 0;
     uint32_t parity = 1;
@@ -252,7 +254,6 @@ struct Producer {
     };
     while (walk.more) {
       ptx::BarrierWait(ptx::SharedAddress(&control.empty[slot]), parity);
-      GatherTail(tail, item);
       uint32_t largest = 0;
 #pragma unroll 1
       for (int r = 0; r < Ring::kRounds; ++r) {
@@ -271,6 +272,7 @@ struct Producer {
         }
       }
       largest = PutTail(tail, slot, scale, largest);
+      GatherTail(tail, item);
       if constexpr (kScaled) {
         largest = MaxOfAll(max(largest & 0xffffu, largest >> 16), control.exchange[slot]);
         // Nothing is summed across items, so a scale may become finer at any; but an item of real
@@ -318,7 +320,7 @@ struct Consumer {
     const int first_step = control.work.first_step;
     int image = first_step / p.pairs, pair = first_step % p.pairs;
     int slot = 0;
-    uint32_t parity = 0;
+    uint32_t parity = 0, turn = group == 0 ? 1 : 0;
     ptx::BarrierWait(ptx::SharedAddress(&control.weights), 0);
     ptx::BarrierWait(ptx::SharedAddress(&control.full[0]), 0);
     RollingItem item(&control.item[0], lane);
@@ -328,7 +330,11 @@ struct Consumer {
       ptx::BarrierWait(ptx::SharedAddress(&control.full[next]), next_parity);
       item = RollingItem(&control.item[next], lane);
       const bool joins = !item.first();
-      if (joins) Multiply(sum, slot, next);
+      if (joins) {
+        ptx::BarrierWait(ptx::SharedAddress(&control.turn[group]), turn);
+        turn ^= 1;
+        Multiply(sum, slot, next);
+      }
       if (lane == 0) ptx::BarrierArrive(ptx::SharedAddress(&control.empty[slot]));
       slot = next;
       parity = next_parity;
@@ -367,6 +373,7 @@ struct Consumer {
       }
     }
     wgmma::Commit();
+    if (lane == 0) ptx::BarrierArrive(ptx::SharedAddress(&control.turn[1 - group]));
     wgmma::Wait<0>();
     wgmma::Pin(sum);
   }
@@ -420,6 +427,9 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int i = 0; i < kRollingSlots; ++i) {
       ptx::BarrierInit(ptx::SharedAddress(&control.full[i]), kProducerWarps);
       ptx::BarrierInit(ptx::SharedAddress(&control.empty[i]), kConsumerWarps);
+    }
+    for (uint64_t& turn : control.turn) {
+      ptx::BarrierInit(ptx::SharedAddress(&turn), kConsumerWarps / 2);
     }
     ptx::BarrierInit(ptx::SharedAddress(&control.weights), 1);
     ptx::BarrierInitFence();
