@@ -96,7 +96,7 @@ __device__ __forceinline__ void RegistersDown() {
 
 // Zero where not `wanted`.
 __device__ __forceinline__ void CopyAsync4(uint32_t shared, const void* global, bool wanted) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared), "l"(global),
+  asm volatile("cp.async.ca.shared.global.L2::256B [%0], [%1], 4, %2;" ::"r"(shared), "l"(global),
                "r"(wanted ? 4u : 0u)
                : "memory");
 }
@@ -156,7 +156,7 @@ __device__ __forceinline__ float LoadIf(const float* p, uint32_t wanted) {
   float v;
   asm volatile(
       "{ .reg .pred q; setp.ne.b32 q, %2, 0; mov.f32 %0, 0f00000000;\n"
-      "@q ld.global.nc.f32 %0, [%1]; }"
+      "@q ld.global.nc.L2::256B.f32 %0, [%1]; }"
       : "=f"(v)
       : "l"(p), "r"(wanted));
   return v;
@@ -165,7 +165,7 @@ __device__ __forceinline__ uint16_t LoadIf(const uint16_t* p, uint32_t wanted) {
   uint16_t v;
   asm volatile(
       "{ .reg .pred q; setp.ne.b32 q, %2, 0; mov.b16 %0, 0;\n"
-      "@q ld.global.nc.b16 %0, [%1]; }"
+      "@q ld.global.nc.L2::256B.b16 %0, [%1]; }"
       : "=h"(v)
       : "l"(p), "r"(wanted));
   return v;
