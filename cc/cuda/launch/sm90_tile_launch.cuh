@@ -31,11 +31,13 @@ struct Shape {
 
 // Every shape fills the accumulators that 168 registers leave: 128 a thread, partial sums included.
 #define TRANSCONV_SM90_TILE_SINGLE(X) \
+  X(136, 1, 2, 1)                     \
   X(128, 1, 2, 1)                     \
   X(64, 1, 4, 1)                      \
   X(32, 1, 8, 1)                      \
   X(128, 2, 1, 1) X(64, 2, 2, 1) X(32, 2, 4, 1) X(64, 4, 1, 1) X(32, 4, 2, 1) X(32, 8, 1, 1)
 #define TRANSCONV_SM90_TILE_TRIPLE(X) \
+  X(136, 1, 1, 3)                     \
   X(128, 1, 1, 3)                     \
   X(64, 1, 2, 3) X(32, 1, 4, 3) X(64, 2, 1, 3) X(32, 2, 2, 3) X(32, 4, 1, 3) X(32, 6, 1, 3)
 
