@@ -17,7 +17,11 @@ struct Element<float> {
   using Type = float;
   static __device__ __forceinline__ float Load(float v) {
     uint32_t r;
+#if __CUDA_ARCH__ >= 900
+    asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(r) : "f"(v));
+#else  // three instructions, on later cards too
     asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(v));
+#endif
     return __uint_as_float(r);
   }
   static __device__ __forceinline__ float Widen(float v) { return v; }
