@@ -14,6 +14,7 @@
 #ifndef TRANSCONV_CORE_IM2COL_BOX_H_
 #define TRANSCONV_CORE_IM2COL_BOX_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <numeric>
@@ -110,8 +111,11 @@ inline Im2colBox MakeIm2colBox(const Problem& q, bool is_x, const BoxShape& shap
   int64_t least = std::numeric_limits<int64_t>::max();
   for (int log2 = 2; log2 <= 5; ++log2) {
     const int64_t lanes = int64_t{1} << log2, steps = (b.axis[0].count + lanes - 1) / lanes;
-    // Instructions of a thread: those of a line, and of each vector, four at a time where many.
-    const int64_t cost = lanes * (20 + 12 * (steps > 2 ? (steps + 3) / 4 * 4 : steps));
+    // Instructions of a thread for a line and for each vector, four at a time where there are many;
+    // a load of a warp takes a cycle, as long as four instructions, for every 128 bytes it touches.
+    const int64_t touched = (32 / lanes) * ((lanes * b.vector * 4 + 127) / 128);
+    const int64_t cost = lanes * (20 + std::max<int64_t>(12, 4 * touched) *
+                                           (steps > 2 ? (steps + 3) / 4 * 4 : steps));
     if (cost >= least) continue;
     least = cost;
     b.lanes_log2 = log2;
