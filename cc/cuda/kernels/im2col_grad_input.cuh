@@ -36,6 +36,7 @@ struct GradInputParams {
   Divider by_k, by_fast, by_kernel_w;  // a weight of a chunk: k of all steps, k's faster part, tap
 };
 
+// Offsets in bytes of the k of two registers of a step.
 struct alignas(8) IntPair {
   int value[2];
 };
@@ -64,7 +65,7 @@ __device__ __forceinline__ void StageWeights(float* to, const typename E::Type* 
 // One step of eight k. kLast: those from `left` on do not exist.
 template <int MF, int NF, bool kLast>
 __device__ __forceinline__ void MultiplyStep(float (&sum)[MF][NF][4],
-                                             const float* const (&pixel)[2 * MF],
+                                             const unsigned char* const (&pixel)[2 * MF],
                                              const IntPair* offsets,
                                              const Vector<float, 2>* weights, int left) {
   const IntPair offset = *offsets;
@@ -75,7 +76,10 @@ __device__ __forceinline__ void MultiplyStep(float (&sum)[MF][NF][4],
   for (int i = 0; i < MF; ++i) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      a[i][j] = there[j / 2] ? pixel[2 * i + j % 2][offset.value[j / 2]] : 0.0f;
+      a[i][j] = 0.0f;
+      if (there[j / 2]) {
+        a[i][j] = *reinterpret_cast<const float*>(pixel[2 * i + j % 2] + offset.value[j / 2]);
+      }
     }
   }
 #pragma unroll
@@ -145,7 +149,7 @@ __global__ void __launch_bounds__(kBoxThreads, NF == 8 ? 2 : 3)
       at = (g.channels_fastest ? fast : slow) * g.box.channel + tap_h * g.tap_row +
            tap_w * g.tap_column;
     }
-    offsets[k / 8 * 4 + k % 4].value[k / 4 % 2] = at;
+    offsets[k / 8 * 4 + k % 4].value[k / 4 % 2] = at * static_cast<int>(sizeof(float));
   }
   if (g.chunks == 1) StageWeights<E, NF>(weights, weight, n_left, p.out_per_group, p);
 
@@ -157,13 +161,14 @@ __global__ void __launch_bounds__(kBoxThreads, NF == 8 ? 2 : 3)
     for (int round = 0; round < g.rounds; ++round) {
       const int piece = round * Im2colPlan::kWarps + warp;
       // Pixels beyond the tile's last read the first one's dy.
-      const float* pixel[2 * MF];
+      const unsigned char* pixel[2 * MF];
 #pragma unroll
       for (int i = 0; i < 2 * MF; ++i) {
         int r = piece * (16 * MF) + i * 8 + lane / 4;
         int c = p.by_columns.Split(r);
         if (r >= g.rows) r = c = 0;
-        pixel[i] = box + (g.box.Shift(dy_column) + r * g.pixel_row + c * g.pixel_column);
+        pixel[i] = reinterpret_cast<const unsigned char*>(
+            box + (g.box.Shift(dy_column) + r * g.pixel_row + c * g.pixel_column));
       }
       float sum[MF][NF][4] = {};
       for (int chunk = 0; chunk < g.chunks; ++chunk) {
@@ -179,8 +184,15 @@ __global__ void __launch_bounds__(kBoxThreads, NF == 8 ? 2 : 3)
         if (piece >= g.pieces) continue;
         const IntPair* at = offsets + lane % 4;
         const Vector<float, 2>* w = reinterpret_cast<const Vector<float, 2>*>(weights) + lane;
-#pragma unroll 2
-        for (int step = 0; step < g.k / 8; ++step) {
+        int step = g.k / 8;
+        // Two at a time, so that the second's loads do not wait for the first's products.
+        for (; step > 1; step -= 2) {
+          MultiplyStep<MF, NF, false>(sum, pixel, at, w, 8);
+          MultiplyStep<MF, NF, false>(sum, pixel, at + 4, w + NF * 32, 8);
+          at += 8;
+          w += 2 * NF * 32;
+        }
+        if (step > 0) {
           MultiplyStep<MF, NF, false>(sum, pixel, at, w, 8);
           at += 4;
           w += NF * 32;
