@@ -11,9 +11,11 @@
 
 #include "core/geometry.h"
 #include "core/im2col_box.h"
+#include "core/im2col_forward_plan.h"
 #include "core/im2col_plan.h"
 #include "cuda_emulation.h"
 // After the emulation.
+#include "cuda/kernels/im2col_forward.cuh"
 #include "cuda/kernels/im2col_grad_input.cuh"
 #include "cuda/kernels/im2col_stage.cuh"
 
@@ -23,6 +25,7 @@ using transconv::Axis;
 using transconv::BoxForm;
 using transconv::BoxShape;
 using transconv::Im2colBox;
+using transconv::Im2colForwardPlan;
 using transconv::Im2colLimits;
 using transconv::Im2colPlan;
 using transconv::Layout;
@@ -249,6 +252,97 @@ void CheckGradInput(const Problem& q, const Im2colLimits& limits, Count* count,
   }
 }
 
+struct ForwardCount {
+  int checked = 0, refused = 0, parts = 0, rounds = 0, tiles = 0, chunks = 0, steps[9] = {},
+      collected = 0, all = 0, pairs = 0, loose = 0;
+};
+
+template <typename E, int MF, int KS>
+void RunForward(const transconv::cuda::im2col::ForwardParams& p, int64_t groups,
+                const typename E::Type* x, const typename E::Type* w, const typename E::Type* bias,
+                typename E::Type* y) {
+  transconv::emulation::Launch(
+      static_cast<unsigned>(p.streams * groups), transconv::kBoxThreads,
+      static_cast<size_t>(p.plan.shared_bytes),
+      [&] { transconv::cuda::im2col::ForwardKernel<E, MF, KS>(x, w, bias, y, p); });
+}
+
+template <typename E, int MF>
+void RunForwardSteps(const transconv::cuda::im2col::ForwardParams& p, int64_t groups,
+                     const typename E::Type* x, const typename E::Type* w,
+                     const typename E::Type* bias, typename E::Type* y) {
+  switch (p.plan.k_steps) {
+    case 1:
+      return RunForward<E, MF, 1>(p, groups, x, w, bias, y);
+    case 2:
+      return RunForward<E, MF, 2>(p, groups, x, w, bias, y);
+    case 4:
+      return RunForward<E, MF, 4>(p, groups, x, w, bias, y);
+    default:
+      return RunForward<E, 2, 8>(p, groups, x, w, bias, y);
+  }
+}
+
+void Describe(const Im2colForwardPlan& p) {
+  std::printf(
+      "fragments %dx%d k_chunks %d tile %dx%d window %dx%d (%d %d) tiles %dx%d pieces %d rounds %d "
+      "parts %dx%d n_frags %d pitch %d held %d collected %d %d bytes %d resident %d\n",
+      p.m_frags, p.k_steps, p.k_chunks, p.rows, p.columns, p.x_rows, p.x_columns, p.first_row,
+      p.first_column, p.tiles_h, p.tiles_w, p.pieces, p.rounds, p.parts, p.chunk, p.n_frags,
+      p.pitch, p.held, p.collected, p.collects_all, p.shared_bytes, p.resident);
+}
+
+template <typename E>
+void CheckForward(const Problem& q, const Im2colLimits& limits, ForwardCount* count,
+                  std::mt19937* random) {
+  using T = typename E::Type;
+  const Im2colForwardPlan plan = transconv::PlanIm2colForward(q, sizeof(T), limits);
+  if (plan.reason != nullptr) {
+    ++count->refused;
+    return;
+  }
+  ++count->checked;
+  count->parts += plan.parts > 1;
+  count->rounds += plan.rounds > 1;
+  count->tiles += plan.tiles > 1;
+  count->chunks += plan.k_chunks > 1;
+  ++count->steps[plan.k_steps];
+  count->collected += plan.collected;
+  count->all += plan.collects_all;
+  count->loose += !plan.held;
+  const auto x = Draw<E>(q.batch * q.in_channels * q.h.in * q.w.in, (*random)() % 3, random);
+  const auto w = Draw<E>(q.in_channels * q.out_per_group() * q.taps(), 0, random);
+  const auto bias = Draw<E>(q.out_channels, 0, random);
+  const bool with_bias = (*random)() % 3 != 0;
+  const int64_t size = q.batch * q.out_channels * q.h.out * q.w.out;
+  std::vector<float> want(static_cast<size_t>(size), 0.0f);
+  for (int64_t c = 0; with_bias && c < q.batch * q.out_channels; ++c) {
+    for (int64_t i = 0; i < q.h.out * q.w.out; ++i) {
+      want[At(q, false, c / q.out_channels, c % q.out_channels, i / q.w.out, i % q.w.out)] =
+          E::Widen(bias[static_cast<size_t>(c % q.out_channels)]);
+    }
+  }
+  ForAll(q, [&](size_t i, size_t k, size_t y) { want[y] += E::Load(x[i]) * E::Load(w[k]); });
+  std::vector<T> got(want.size(), E::kPoison);
+  const auto p = transconv::cuda::im2col::MakeForwardParams(
+      q, plan, (*random)() % 4 != 0, (*random)() % 4 != 0, (*random)() % 8 + 1);
+  count->pairs += p.pairs;
+  const T* const added = with_bias ? bias.data() : nullptr;
+  if (plan.m_frags == 2) {
+    RunForwardSteps<E, 2>(p, q.groups, x.data(), w.data(), added, got.data());
+  } else {
+    RunForwardSteps<E, 4>(p, q.groups, x.data(), w.data(), added, got.data());
+  }
+  for (size_t i = 0; i < want.size(); ++i) {
+    if (got[i] != E::kPoison && Same(E::Load(got[i]), want[i])) continue;
+    std::printf("im2col_test: forward element %d is %g, not %g\n", static_cast<int>(i),
+                static_cast<double>(E::Load(got[i])), static_cast<double>(want[i]));
+    Describe(q);
+    Describe(plan);
+    std::exit(1);
+  }
+}
+
 Axis MakeAxis(int64_t in, int64_t kernel, int64_t stride, int64_t dilation, int64_t lo,
               int64_t hi) {
   const int64_t out = stride * (in - 1) + dilation * (kernel - 1) + 1 - lo - hi;
@@ -271,6 +365,13 @@ Problem MakeProblem(int64_t batch, int64_t groups, int64_t in, int64_t out, cons
 void Print() {
   const auto show = [](const char* name, Problem q, Layout layout) {
     q.layout = layout;
+    const Im2colForwardPlan forward = transconv::PlanIm2colForward(q, 4);
+    std::printf("%s forward: %s\n", name, forward.reason == nullptr ? "" : forward.reason);
+    if (forward.reason == nullptr) {
+      Describe(forward);
+      std::printf("  predicted ms %.4f\n",
+                  transconv::im2col::ForwardCost(forward, q, Im2colLimits(), 4) / 1.755e6);
+    }
     const Im2colPlan plan = transconv::PlanIm2colGradInput(q, 4);
     std::printf("%s grad_input: %s\n", name, plan.reason == nullptr ? "" : plan.reason);
     if (plan.reason != nullptr) return;
@@ -309,6 +410,7 @@ int main(int argc, char**) {
   constexpr int kChannels[][2] = {{1, 1}, {4, 5},  {3, 16}, {8, 16}, {8, 4},  {17, 2},
                                   {9, 3}, {32, 3}, {33, 1}, {70, 2}, {5, 10}, {2, 24}};
   Count count;
+  ForwardCount forward;
   for (int i = 0; i < 150; ++i) {
     const auto axis = [&](int most_in, int most_kernel) {
       return MakeAxis(pick(1, most_in), pick(1, most_kernel), pick(1, 4), pick(1, 3), pick(-3, 3),
@@ -328,8 +430,10 @@ int main(int argc, char**) {
     if (i % 11 == 0) limits.most_vector = 1;
     if (i % 4 == 0) {
       CheckGradInput<Narrow>(q, limits, &count, &random);
+      CheckForward<Narrow>(q, limits, &forward, &random);
     } else {
       CheckGradInput<Single>(q, limits, &count, &random);
+      CheckForward<Single>(q, limits, &forward, &random);
     }
   }
   std::printf(
@@ -339,5 +443,12 @@ int main(int argc, char**) {
       count.checked, count.refused, count.chunks, count.rounds, count.tiles, count.fragments[1],
       count.fragments[2], count.fragments[4], count.fragments[8], count.forms[0], count.forms[1],
       count.forms[2], count.vectors[1], count.vectors[2], count.vectors[4]);
+  std::printf(
+      "im2col_test: forward %d checked, %d refused, %d in parts, %d in rounds, %d of many tiles, "
+      "%d "
+      "in chunks, steps %d %d %d %d, %d collected, %d of all, %d pairs, %d weights by part\n",
+      forward.checked, forward.refused, forward.parts, forward.rounds, forward.tiles,
+      forward.chunks, forward.steps[1], forward.steps[2], forward.steps[4], forward.steps[8],
+      forward.collected, forward.all, forward.pairs, forward.loose);
   return 0;
 }
