@@ -52,7 +52,7 @@ struct Im2colForwardPlan {
 
 namespace im2col {
 
-inline int ForwardResident(int m_frags, int k_steps) { return m_frags * k_steps <= 8 ? 3 : 2; }
+inline int ForwardResident(int m_frags, int k_steps) { return m_frags * k_steps <= 4 ? 3 : 2; }
 
 // Everything that follows from the tile, the part and the fragments; false if shared memory does
 // not hold it.

@@ -15,6 +15,7 @@
 #define TRANSCONV_CUDA_KERNELS_IM2COL_FORWARD_CUH_
 
 #include <cstdint>
+#include <cstring>
 
 #include "core/direct_plan.h"
 #include "core/divider.h"
@@ -72,57 +73,90 @@ __device__ __forceinline__ void StageColumnsWeights(float* to,
                                                     int part, int parts, const ForwardParams& p) {
   const Im2colForwardPlan& g = p.plan;
   const int size = parts * g.part_weights(), columns = p.out_per_group * p.taps;
-#pragma unroll 4
-  for (int e = static_cast<int>(threadIdx.x); e < size; e += kBoxThreads) {
-    const int half = e % 2, lane = e / 2 % 32, t = lane % 4;
-    int chunk = e / 64;
-    const int step = p.by_steps.Split(chunk), fragment = p.by_fragments.Split(chunk);
-    int at_part = chunk;
-    chunk = p.by_chunks.Split(at_part);
-    const int column = fragment * 8 + lane / 4;
-    const int all = (part + at_part) * g.chunk * p.taps + column;
-    const int in = (chunk * KS + step) * 8 + (p.neighbours ? 2 * t + half : t + 4 * half);
-    const bool exists = column < g.chunk * p.taps && all < columns && in < p.in_per_group;
-    to[e] = exists ? E::Load(weight[in * columns + all]) : 0.0f;
+  constexpr int kAhead = 4;  // loads on their way
+  for (int e = static_cast<int>(threadIdx.x); e < size; e += kAhead * kBoxThreads) {
+    typename E::Type found[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      // A lane's place in a fragment is the same for all.
+      const int half = e % 2, lane = e / 2 % 32, t = lane % 4;
+      int chunk = (e + i * kBoxThreads) / 64;
+      const int step = p.by_steps.Split(chunk), fragment = p.by_fragments.Split(chunk);
+      int at_part = chunk;
+      chunk = p.by_chunks.Split(at_part);
+      const int column = fragment * 8 + lane / 4;
+      const int all = (part + at_part) * g.chunk * p.taps + column;
+      const int in = (chunk * KS + step) * 8 + (p.neighbours ? 2 * t + half : t + 4 * half);
+      found[i] = 0;
+      if (column < g.chunk * p.taps && all < columns && in < p.in_per_group) {
+        found[i] = weight[in * columns + all];
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (e + i * kBoxThreads < size) to[e + i * kBoxThreads] = E::Load(found[i]);
+    }
   }
 }
 
-// The x of a piece and a chunk of k: of pixel 8 i + lane / 4, the registers of every step.
+// An element's bits in a register, as which it is loaded, and the operand that it becomes when it
+// is there.
+template <typename E>
+__device__ __forceinline__ float Held(typename E::Type v) {
+  uint32_t bits = 0;
+  memcpy(&bits, &v, sizeof(v));
+  float held;
+  memcpy(&held, &bits, sizeof(held));
+  return held;
+}
+template <typename E>
+__device__ __forceinline__ float OperandOf(float held) {
+  typename E::Type v;
+  memcpy(&v, &held, sizeof(v));
+  return E::Load(v);
+}
+
+// The x of a piece and a chunk of k, as the registers of its fragments.
 template <typename E, int MF, int KS>
-__device__ __forceinline__ void LoadPixels(typename E::Type (&found)[2 * MF][KS][2],
+__device__ __forceinline__ void LoadPixels(float (&a)[MF][KS][4],
                                            const typename E::Type* __restrict__ x,
                                            const ForwardTile& tile, int piece, int chunk,
                                            const ForwardParams& p) {
   using Type = typename E::Type;
   const int lane = static_cast<int>(threadIdx.x) % 32, t = lane % 4;
+  const int first = chunk * (8 * KS) + (p.neighbours ? 2 * t : t);
+  const uint32_t channel = static_cast<uint32_t>(p.x_channel);
   const Type* const image = x + tile.image * p.x_batch;
 #pragma unroll
   for (int i = 0; i < 2 * MF; ++i) {
     const int m = piece * (16 * MF) + i * 8 + lane / 4;
     int r = m;
     const int c = p.by_window.Split(r);
-    const int channels = m < p.plan.pixels() ? p.in_per_group - chunk * (8 * KS) : 0;
-    const Type* const at = image +
-                           ((tile.x_row + r) * p.w.source + tile.x_column + c) * p.x_column +
-                           (chunk * (8 * KS) + (p.neighbours ? 2 * t : t)) * p.x_channel;
+    const int channels = m < p.plan.pixels() ? p.in_per_group - first : 0;
+    // An image has fewer than 2^31 elements.
+    const uint32_t at = static_cast<uint32_t>((tile.x_row + r) * p.w.source + tile.x_column + c) *
+                            static_cast<uint32_t>(p.x_column) +
+                        static_cast<uint32_t>(first) * channel;
+    float (&to)[KS][4] = a[i / 2];
     if (p.neighbours) {
 #pragma unroll
       for (int s = 0; s < KS; ++s) {
         Vector<Type, 2> both;
         both.value[0] = both.value[1] = 0;  // zero's bits in every type
-        if (s * 8 + 2 * t < channels) {
-          both = *reinterpret_cast<const Vector<Type, 2>*>(at + s * 8);
+        if (s * 8 < channels) {
+          both = *reinterpret_cast<const Vector<Type, 2>*>(image + (at + s * 8));
         }
-        found[i][s][0] = both.value[0];
-        found[i][s][1] = both.value[1];
+        to[s][i % 2] = Held<E>(both.value[0]);
+        to[s][i % 2 + 2] = Held<E>(both.value[1]);
       }
     } else {
 #pragma unroll
       for (int s = 0; s < KS; ++s) {
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
-          found[i][s][j] = 0;
-          if (s * 8 + t + 4 * j < channels) found[i][s][j] = at[(s * 8 + 4 * j) * p.x_channel];
+          Type value = 0;
+          if (s * 8 + 4 * j < channels) value = image[at + (s * 8 + 4 * j) * channel];
+          to[s][i % 2 + 2 * j] = Held<E>(value);
         }
       }
     }
@@ -135,6 +169,7 @@ template <int MF, int KS>
 __device__ __forceinline__ void MultiplyColumns(float* to, const float (&a)[MF][KS][4],
                                                 const Vector<float, 2>* weights, bool adds,
                                                 const Im2colForwardPlan& g) {
+#pragma unroll 1
   for (int n = 0; n < g.n_frags; ++n) {
     float sum[MF][4] = {};
     if (adds) {
@@ -187,8 +222,10 @@ __device__ __forceinline__ void SumTaps(float (&sum)[N], const float* columns, T
     count[j] = run.count;
     most = max(most, run.count);
   }
+#pragma unroll 1
   for (int a = 0; a < row.count; ++a) {
     int offset = 0;
+#pragma unroll 2
     for (int b = 0; b < most; ++b) {
 #pragma unroll
       for (int j = 0; j < N; ++j) {
@@ -272,7 +309,7 @@ __device__ __forceinline__ void StoreCollected(typename E::Type* y, const float*
 }
 
 template <typename E, int MF, int KS>
-__global__ void __launch_bounds__(kBoxThreads, MF* KS <= 8 ? 3 : 2)
+__global__ void __launch_bounds__(kBoxThreads, MF* KS <= 4 ? 3 : 2)
     ForwardKernel(const typename E::Type* __restrict__ x,
                   const typename E::Type* __restrict__ weight,
                   const typename E::Type* __restrict__ bias, typename E::Type* __restrict__ y,
@@ -292,15 +329,13 @@ __global__ void __launch_bounds__(kBoxThreads, MF* KS <= 8 ? 3 : 2)
   y += group * p.out_per_group * p.y_channel;
   weight += int64_t{group} * p.in_per_group * p.out_per_group * p.taps;
   if (bias != nullptr) bias += group * p.out_per_group;
-  if (g.held) StageColumnsWeights<E, KS>(weights, weight, 0, g.parts, p);
-
-  Type found[2 * MF][KS][2];
+  float a[MF][KS][4];
   if (g.keeps_pixels() && stream < g.tiles) {
-    LoadPixels<E, MF, KS>(found, x, ForwardTile(stream, p), warp, 0, p);
+    LoadPixels<E, MF, KS>(a, x, ForwardTile(stream, p), warp, 0, p);
   }
+  if (g.held) StageColumnsWeights<E, KS>(weights, weight, 0, g.parts, p);
   for (int index = stream; index < g.tiles; index += p.streams) {
     const ForwardTile tile(index, p);
-    float a[MF][KS][4];
     for (int part = 0; part < g.parts; ++part) {
       __syncthreads();
       if (part == 0) {
@@ -320,14 +355,14 @@ __global__ void __launch_bounds__(kBoxThreads, MF* KS <= 8 ? 3 : 2)
         const int piece = round * Im2colPlan::kWarps + warp;
         if (piece >= g.pieces) break;
         for (int chunk = 0; chunk < g.k_chunks; ++chunk) {
-          if (!g.keeps_pixels()) LoadPixels<E, MF, KS>(found, x, tile, piece, chunk, p);
+          if (!g.keeps_pixels()) LoadPixels<E, MF, KS>(a, x, tile, piece, chunk, p);
           if (!g.keeps_pixels() || part == 0) {
 #pragma unroll
             for (int i = 0; i < MF; ++i) {
 #pragma unroll
               for (int s = 0; s < KS; ++s) {
 #pragma unroll
-                for (int j = 0; j < 4; ++j) a[i][s][j] = E::Load(found[2 * i + j % 2][s][j / 2]);
+                for (int j = 0; j < 4; ++j) a[i][s][j] = OperandOf<E>(a[i][s][j]);
               }
             }
           }
@@ -339,7 +374,7 @@ __global__ void __launch_bounds__(kBoxThreads, MF* KS <= 8 ? 3 : 2)
         }
       }
       if (g.keeps_pixels() && part == g.parts - 1 && index + p.streams < g.tiles) {
-        LoadPixels<E, MF, KS>(found, x, ForwardTile(index + p.streams, p), warp, 0, p);
+        LoadPixels<E, MF, KS>(a, x, ForwardTile(index + p.streams, p), warp, 0, p);
       }
       __syncthreads();
       Type* const to = y + tile.image * p.y_batch;

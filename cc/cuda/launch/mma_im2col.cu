@@ -1,4 +1,6 @@
 // The entry of the im2col kernels.
+#include "core/im2col_forward_plan.h"
+#include "core/im2col_plan.h"
 #include "cuda/launch/mma_im2col_launch.cuh"
 
 namespace transconv::cuda {
@@ -6,19 +8,21 @@ namespace im2col {
 namespace {
 
 const char* Supports(Pass pass, const Problem& problem, DType dtype) {
-  if (pass != Pass::kGradInput) return "computes the input gradient alone";
+  if (pass == Pass::kGradWeight) return "computes no weight gradient";
   if (dtype == DType::kF64) return "has no float64 instructions";
   if (ProductsOf(problem, dtype) != 1) {
     return "multiplies float32 once: precision DEFAULT alone";
   }
-  return PlanIm2colGradInput(problem, static_cast<int>(ByteWidth(dtype))).reason;
+  const int element = static_cast<int>(ByteWidth(dtype));
+  return pass == Pass::kForward ? PlanIm2colForward(problem, element).reason
+                                : PlanIm2colGradInput(problem, element).reason;
 }
 
 int64_t Workspace(Pass, const Problem&, DType) { return 0; }
 
 cudaError_t Launch(const Call& call) {
   if (Supports(call.pass, call.problem, call.dtype) != nullptr) return cudaErrorNotSupported;
-  return LaunchGradInput(call);
+  return call.pass == Pass::kForward ? LaunchForward(call) : LaunchGradInput(call);
 }
 
 }  // namespace
