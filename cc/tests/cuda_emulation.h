@@ -3,8 +3,8 @@
 //
 // What it knows: threadIdx, blockIdx, blockDim, gridDim in x; __syncthreads by every thread of a
 // block; static shared arrays; dynamic shared memory through cuda::SharedMemory
-// (cuda/primitives/shared_memory.cuh); shuffles down by every lane of a warp. Shared memory starts
-// every block poisoned.
+// (cuda/primitives/shared_memory.cuh); shuffles down and TF32 products (cuda/primitives/tf32.cuh)
+// by every lane of a warp. Shared memory starts every block poisoned.
 //
 // A block's threads take turns on one of the CPU's: each runs to its next barrier, in an order that
 // is drawn anew each time, the same in every run. Where a barrier is missing, some order shows it.
@@ -53,10 +53,13 @@ struct Barrier {
   unsigned generation = 0;
 };
 
-// One warp's meeting place for shuffles.
+// One warp's meeting place for shuffles and products.
 struct Warp {
   Barrier barrier;
   uint64_t slots[kWarp];
+  // Two, in turns: a lane reads one until all lanes have filled the other.
+  float operands[2][kWarp][6];
+  unsigned products[kWarp] = {};  // of each lane so far
 };
 
 struct Block {
@@ -119,6 +122,29 @@ inline unsigned char* SharedMemory() {
 
 }  // namespace transconv::cuda
 #define TRANSCONV_CUDA_PRIMITIVES_SHARED_MEMORY_CUH_
+
+namespace transconv::cuda::tf32 {
+
+// In place of cuda/primitives/tf32.cuh, whose element types a test brings itself.
+inline void Multiply(float (&d)[4], const float (&a)[4], float b0, float b1) {
+  auto& warp = emulation::block.warps[threadIdx.x / emulation::kWarp];
+  const int lane = threadIdx.x % emulation::kWarp, g = lane / 4, t = lane % 4;
+  float (&all)[emulation::kWarp][6] = warp.operands[warp.products[lane]++ % 2];
+  for (int i = 0; i < 4; ++i) all[lane][i] = a[i];
+  all[lane][4] = b0;
+  all[lane][5] = b1;
+  emulation::Wait(&warp.barrier);
+  for (int k = 0; k < 8; ++k) {
+    for (int i = 0; i < 4; ++i) {
+      const float* const row = all[4 * g + k % 4];
+      const float* const column = all[4 * (2 * t + i % 2) + k % 4];
+      d[i] += row[k / 4 * 2 + i / 2] * column[4 + k / 4];
+    }
+  }
+}
+
+}  // namespace transconv::cuda::tf32
+#define TRANSCONV_CUDA_PRIMITIVES_TF32_CUH_
 
 namespace transconv::emulation {
 
