@@ -68,6 +68,7 @@ struct Block {
   std::vector<uint64_t> shared;  // aligned for every type
   std::vector<Turn> turns;       // kept from launch to launch for their stacks
   std::function<void()> body;    // what every thread runs
+  std::vector<std::vector<std::function<void()>>> copies;  // of each thread, not waited for yet
   ucontext_t scheduler;
   bool moved = false;  // whether a barrier opened or a thread ended
 };
@@ -146,6 +147,27 @@ inline void Multiply(float (&d)[4], const float (&a)[4], float b0, float b1) {
 }  // namespace transconv::cuda::tf32
 #define TRANSCONV_CUDA_PRIMITIVES_TF32_CUH_
 
+namespace transconv::cuda {
+
+// In place of cuda/primitives/copy_async.cuh. Nothing is copied before it is waited for.
+template <int kCount>
+void CopyAsync(float* shared, const float* global, bool wanted) {
+  const bool aligned = reinterpret_cast<uintptr_t>(shared) % (4 * kCount) == 0 &&
+                       (!wanted || reinterpret_cast<uintptr_t>(global) % (4 * kCount) == 0);
+  if (!aligned) std::printf("emulation: a copy is not aligned\n"), std::exit(1);
+  emulation::block.copies[threadIdx.x].push_back([=] {
+    for (int i = 0; i < kCount; ++i) shared[i] = wanted ? global[i] : 0.0f;
+  });
+}
+inline void CopyAsyncDone() {
+  auto& copies = emulation::block.copies[threadIdx.x];
+  for (const auto& copy : copies) copy();
+  copies.clear();
+}
+
+}  // namespace transconv::cuda
+#define TRANSCONV_CUDA_PRIMITIVES_COPY_ASYNC_CUH_
+
 namespace transconv::emulation {
 
 // What a thread's context starts in; the scheduler has set threadIdx.
@@ -166,6 +188,7 @@ void Launch(unsigned grid, unsigned threads, size_t shared_bytes, const Kernel& 
     block.warps[w].barrier = {std::min<int>(threads - w * kWarp, kWarp)};
   }
   block.shared.resize((shared_bytes + 7) / 8);
+  block.copies.resize(threads);
   block.body = [&] {
     for (unsigned b = 0; b < grid; ++b) {
       ::blockIdx.x = b;
