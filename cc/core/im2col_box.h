@@ -14,7 +14,9 @@
 #ifndef TRANSCONV_CORE_IM2COL_BOX_H_
 #define TRANSCONV_CORE_IM2COL_BOX_H_
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <numeric>
 
 #include "core/divider.h"
@@ -34,11 +36,12 @@ struct BoxAxis {
 
 struct Im2colBox {
   BoxForm form = BoxForm::kPlanes;
-  int vector = 1;                        // elements that are copied at a time
-  int scale = 1;                         // of a column along the innermost axis
-  BoxAxis axis[3];                       // innermost first
-  int step[3] = {0, 0, 0};               // kBoxThreads as positions of the three axes
-  Divider by_count[2];                   // axes 0 and 1
+  int vector = 1;   // elements that are copied at a time
+  int scale = 1;    // of a column along the innermost axis
+  BoxAxis axis[3];  // innermost first
+  // Lines are axis 0, one for each position of the others; `lanes` threads share one.
+  int lines = 1, lanes_log2 = 0;
+  Divider by_count1;
   int row = 0, column = 0, channel = 0;  // elements of shared memory from one to the next
   int size = 0;                          // elements of shared memory
 
@@ -103,13 +106,20 @@ inline Im2colBox MakeIm2colBox(const Problem& q, bool is_x, const BoxShape& shap
       b.size = shape.channels * b.channel;
     }
   }
-  int rest = kBoxThreads;
-  for (int i = 0; i < 2; ++i) {
-    b.step[i] = rest % b.axis[i].count;
-    rest /= b.axis[i].count;
-    b.by_count[i] = Divider(b.axis[i].count);
+  b.lines = b.axis[1].count * b.axis[2].count;
+  b.by_count1 = Divider(b.axis[1].count);
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (int log2 = 2; log2 <= 5; ++log2) {
+    const int64_t lanes = int64_t{1} << log2, steps = (b.axis[0].count + lanes - 1) / lanes;
+    // Instructions of a thread for a line and for each vector, four at a time where there are many;
+    // a load of a warp takes a cycle, as long as four instructions, for every 128 bytes it touches.
+    const int64_t touched = (32 / lanes) * ((lanes * b.vector * 4 + 127) / 128);
+    const int64_t cost = lanes * (20 + std::max<int64_t>(12, 4 * touched) *
+                                           (steps > 2 ? (steps + 3) / 4 * 4 : steps));
+    if (cost >= least) continue;
+    least = cost;
+    b.lanes_log2 = log2;
   }
-  b.step[2] = rest;
   return b;
 }
 

@@ -11,8 +11,10 @@
 
 #include "core/geometry.h"
 #include "core/im2col_box.h"
+#include "core/im2col_plan.h"
 #include "cuda_emulation.h"
 // After the emulation.
+#include "cuda/kernels/im2col_grad_input.cuh"
 #include "cuda/kernels/im2col_stage.cuh"
 
 namespace {
@@ -21,6 +23,8 @@ using transconv::Axis;
 using transconv::BoxForm;
 using transconv::BoxShape;
 using transconv::Im2colBox;
+using transconv::Im2colLimits;
+using transconv::Im2colPlan;
 using transconv::Layout;
 using transconv::Problem;
 
@@ -118,11 +122,222 @@ void CheckBox(std::mt19937* random) {
   }
 }
 
+// Calls f(x index, w index, y index) for all that meet.
+template <typename F>
+void ForAll(const Problem& q, const F& f) {
+  for (int64_t n = 0; n < q.batch; ++n) {
+    for (int64_t c = 0; c < q.in_channels; ++c) {
+      for (int64_t m = 0; m < q.out_per_group(); ++m) {
+        const int64_t out = c / q.in_per_group() * q.out_per_group() + m;
+        for (int64_t k = 0; k < q.h.kernel; ++k) {
+          for (int64_t l = 0; l < q.w.kernel; ++l) {
+            const int64_t tap = ((c * q.out_per_group() + m) * q.h.kernel + k) * q.w.kernel + l;
+            for (int64_t i = 0; i < q.h.in; ++i) {
+              const int64_t y = q.h.stride * i + q.h.dilation * k - q.h.crop_lo;
+              if (y < 0 || y >= q.h.out) continue;
+              for (int64_t j = 0; j < q.w.in; ++j) {
+                const int64_t x = q.w.stride * j + q.w.dilation * l - q.w.crop_lo;
+                if (x < 0 || x >= q.w.out) continue;
+                f(At(q, true, n, c, i, j), static_cast<size_t>(tap), At(q, false, n, out, y, x));
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// Integers whose products and sums are exact; none is zero, so that an infinity stays one.
+template <typename E>
+std::vector<typename E::Type> Draw(int64_t size, int infinite, std::mt19937* random) {
+  std::vector<typename E::Type> values(static_cast<size_t>(size));
+  for (auto& v : values) {
+    const int drawn = static_cast<int>((*random)() % 8) - 4;
+    v = E::Round(static_cast<float>(drawn < 0 ? drawn : drawn + 1));
+  }
+  if constexpr (std::is_same_v<typename E::Type, float>) {
+    for (int i = 0; i < infinite; ++i) {
+      values[(*random)() % values.size()] = std::numeric_limits<float>::infinity();
+    }
+  }
+  return values;
+}
+
+bool Same(float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); }
+
+void Describe(const Problem& q) {
+  for (const Axis& a : {q.h, q.w}) {
+    std::printf("in %d out %d kernel %d stride %d dilation %d crop %d\n", static_cast<int>(a.in),
+                static_cast<int>(a.out), static_cast<int>(a.kernel), static_cast<int>(a.stride),
+                static_cast<int>(a.dilation), static_cast<int>(a.crop_lo));
+  }
+  std::printf("batch %d channels %d %d groups %d layout %d\n", static_cast<int>(q.batch),
+              static_cast<int>(q.in_channels), static_cast<int>(q.out_channels),
+              static_cast<int>(q.groups), static_cast<int>(q.layout));
+}
+
+void Describe(const Im2colPlan& p) {
+  std::printf(
+      "fragments %dx%d n_blocks %d tile %dx%d tiles %dx%d pieces %d rounds %d chunks %dx%d k %d "
+      "fastest %d form %d vector %d lanes %d box %d (%d %d %d) bytes %d resident %d\n",
+      p.m_frags, p.n_frags, p.n_blocks, p.rows, p.columns, p.tiles_h, p.tiles_w, p.pieces, p.rounds,
+      p.chunks, p.chunk, p.k, p.channels_fastest, static_cast<int>(p.box.form), p.box.vector,
+      1 << p.box.lanes_log2, p.box.size, p.box.row, p.box.column, p.box.channel, p.shared_bytes,
+      p.resident);
+}
+
+// Counts what ran.
+struct Count {
+  int checked = 0, refused = 0, chunks = 0, rounds = 0, tiles = 0, fragments[9] = {}, forms[3] = {},
+      vectors[5] = {};
+};
+
+template <typename E, int MF, int NF>
+void RunGradInput(const transconv::cuda::im2col::GradInputParams& p, int64_t each,
+                  const typename E::Type* dy, const typename E::Type* w, typename E::Type* dx) {
+  transconv::emulation::Launch(static_cast<unsigned>(p.streams * each), transconv::kBoxThreads,
+                               static_cast<size_t>(p.plan.shared_bytes), [&] {
+                                 transconv::cuda::im2col::GradInputKernel<E, MF, NF>(dy, w, dx, p);
+                               });
+}
+
+template <typename E>
+void CheckGradInput(const Problem& q, const Im2colLimits& limits, Count* count,
+                    std::mt19937* random) {
+  using T = typename E::Type;
+  const Im2colPlan plan = transconv::PlanIm2colGradInput(q, sizeof(T), limits);
+  if (plan.reason != nullptr) {
+    ++count->refused;
+    return;
+  }
+  ++count->checked;
+  count->chunks += plan.chunks > 1;
+  count->rounds += plan.rounds > 1;
+  count->tiles += plan.tiles > 1;
+  ++count->fragments[plan.n_frags];
+  ++count->forms[static_cast<int>(plan.box.form)];
+  ++count->vectors[plan.box.vector];
+  const auto dy = Draw<E>(q.batch * q.out_channels * q.h.out * q.w.out, (*random)() % 3, random);
+  const auto w = Draw<E>(q.in_channels * q.out_per_group() * q.taps(), 0, random);
+  const int64_t size = q.batch * q.in_channels * q.h.in * q.w.in;
+  std::vector<float> want(static_cast<size_t>(size), 0.0f);
+  ForAll(q, [&](size_t x, size_t k, size_t y) { want[x] += E::Load(dy[y]) * E::Load(w[k]); });
+  std::vector<T> got(want.size(), E::kPoison);
+  const auto p = transconv::cuda::im2col::MakeGradInputParams(q, plan, true, (*random)() % 8 + 1);
+  const int64_t each = q.groups * plan.n_blocks;
+  switch (plan.n_frags) {
+    case 1:
+      RunGradInput<E, 4, 1>(p, each, dy.data(), w.data(), got.data());
+      break;
+    case 2:
+      RunGradInput<E, 2, 2>(p, each, dy.data(), w.data(), got.data());
+      break;
+    case 4:
+      RunGradInput<E, 2, 4>(p, each, dy.data(), w.data(), got.data());
+      break;
+    default:
+      RunGradInput<E, 2, 8>(p, each, dy.data(), w.data(), got.data());
+  }
+  for (size_t i = 0; i < want.size(); ++i) {
+    if (got[i] != E::kPoison && Same(E::Load(got[i]), want[i])) continue;
+    std::printf("im2col_test: grad_input element %d is %g, not %g\n", static_cast<int>(i),
+                static_cast<double>(E::Load(got[i])), static_cast<double>(want[i]));
+    Describe(q);
+    Describe(plan);
+    std::exit(1);
+  }
+}
+
+Axis MakeAxis(int64_t in, int64_t kernel, int64_t stride, int64_t dilation, int64_t lo,
+              int64_t hi) {
+  const int64_t out = stride * (in - 1) + dilation * (kernel - 1) + 1 - lo - hi;
+  return {in, std::max<int64_t>(out, 1), kernel, stride, dilation, lo};
+}
+
+Problem MakeProblem(int64_t batch, int64_t groups, int64_t in, int64_t out, const Axis& h,
+                    const Axis& w) {
+  Problem q;
+  q.batch = batch;
+  q.groups = groups;
+  q.in_channels = groups * in;
+  q.out_channels = groups * out;
+  q.h = h;
+  q.w = w;
+  return q;
+}
+
+// Prints how problems of well-known networks are cut.
+void Print() {
+  const auto show = [](const char* name, Problem q, Layout layout) {
+    q.layout = layout;
+    const Im2colPlan plan = transconv::PlanIm2colGradInput(q, 4);
+    std::printf("%s grad_input: %s\n", name, plan.reason == nullptr ? "" : plan.reason);
+    if (plan.reason != nullptr) return;
+    Describe(plan);
+    std::printf("  conflicts %.2f predicted ms %.4f\n",
+                transconv::im2col::SampleConflicts(plan, q) / 6.0,
+                transconv::im2col::Cost(plan, q, Im2colLimits(), 4) / 1.755e6);
+  };
+  const auto same = [](int64_t in, int64_t kernel, int64_t stride, int64_t crop) {
+    return MakeAxis(in, kernel, stride, 1, crop, crop);
+  };
+  constexpr Layout kFirst = Layout::kNCHW, kLast = Layout::kNHWC;
+  show("KernelBench 75",
+       MakeProblem(16, 4, 8, 16, MakeAxis(128, 3, 2, 2, 1, 1), MakeAxis(256, 5, 3, 1, 2, 2)),
+       kFirst);
+  show("PlaNet", MakeProblem(2500, 1, 32, 3, same(30, 6, 2, 0), same(30, 6, 2, 0)), kLast);
+  show("DreamerV3", MakeProblem(1024, 1, 48, 3, same(32, 5, 2, 2), same(32, 5, 2, 2)), kLast);
+  show("dcgan-4", MakeProblem(128, 1, 64, 3, same(32, 4, 2, 1), same(32, 4, 2, 1)), kFirst);
+  show("fsrcnn", MakeProblem(16, 1, 56, 1, same(64, 9, 3, 4), same(64, 9, 3, 4)), kFirst);
+  show("pix2pix", MakeProblem(1, 1, 128, 3, same(128, 4, 2, 1), same(128, 4, 2, 1)), kFirst);
+}
+
 }  // namespace
 
-int main() {
+int main(int argc, char**) {
+  if (argc > 1) {
+    Print();
+    return 0;
+  }
   std::mt19937 random(5);
+  const auto pick = [&](int lo, int hi) {
+    return lo + static_cast<int>(random() % static_cast<unsigned>(hi - lo + 1));
+  };
   for (int i = 0; i < 300; ++i) CheckBox(&random);
-  std::printf("im2col_test: boxes\n");
+
+  constexpr int kChannels[][2] = {{1, 1}, {4, 5},  {3, 16}, {8, 16}, {8, 4},  {17, 2},
+                                  {9, 3}, {32, 3}, {33, 1}, {70, 2}, {5, 10}, {2, 24}};
+  Count count;
+  for (int i = 0; i < 150; ++i) {
+    const auto axis = [&](int most_in, int most_kernel) {
+      return MakeAxis(pick(1, most_in), pick(1, most_kernel), pick(1, 4), pick(1, 3), pick(-3, 3),
+                      pick(-3, 3));
+    };
+    const auto& channels = kChannels[i % 12];
+    Problem q = MakeProblem(pick(1, 3), pick(1, 3), channels[0], channels[1],
+                            axis(i % 5 == 0 ? 1 : 9, 4), axis(i % 7 == 0 ? 40 : 12, 5));
+    q.layout = i % 2 == 0 ? Layout::kNHWC : Layout::kNCHW;
+    if (i % 3 == 0) q.groups = 1, q.in_channels = channels[0], q.out_channels = channels[1];
+    if (i % 12 == 0) q = MakeProblem(1, 1, 3, 2, MakeAxis(24, 3, 2, 1, 1, 1), axis(24, 3));
+    Im2colLimits limits;
+    // Little room makes many tiles and chunks, small tiles many rounds of few.
+    if (i % 3 == 1) limits.shared_bytes = (3 + i % 8) << 10;
+    if (i % 3 == 2) limits.most_pixels = 40;
+    if (i % 3 == 0) limits.multiprocessors = 1;
+    if (i % 11 == 0) limits.most_vector = 1;
+    if (i % 4 == 0) {
+      CheckGradInput<Narrow>(q, limits, &count, &random);
+    } else {
+      CheckGradInput<Single>(q, limits, &count, &random);
+    }
+  }
+  std::printf(
+      "im2col_test: %d checked, %d refused, %d in chunks, %d in rounds, %d of many tiles, "
+      "fragments "
+      "%d %d %d %d, forms %d %d %d, vectors %d %d %d\n",
+      count.checked, count.refused, count.chunks, count.rounds, count.tiles, count.fragments[1],
+      count.fragments[2], count.fragments[4], count.fragments[8], count.forms[0], count.forms[1],
+      count.forms[2], count.vectors[1], count.vectors[2], count.vectors[4]);
   return 0;
 }

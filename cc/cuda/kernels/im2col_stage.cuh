@@ -19,84 +19,88 @@ struct alignas(sizeof(T) * N) Vector {
   T value[N];
 };
 
-// One axis of a thread's walk. Offsets wrap around: those of positions outside are never used.
-struct Walk {
-  int at, end;  // coordinate in the image
-  int step, span;
-  uint32_t next_global;  // on to the first position of the next one of the outer axis
-  int next_shared;
-};
+// In one instruction; the compiler splits the copy of an array.
+template <int N>
+__device__ __forceinline__ void StoreVector(float* to, const Vector<float, N>& v) {
+#ifdef __CUDA_ARCH__
+  if constexpr (N == 4) {
+    *reinterpret_cast<float4*>(to) = make_float4(v.value[0], v.value[1], v.value[2], v.value[3]);
+    return;
+  } else if constexpr (N == 2) {
+    *reinterpret_cast<float2*>(to) = make_float2(v.value[0], v.value[1]);
+    return;
+  }
+#endif
+  *reinterpret_cast<Vector<float, N>*>(to) = v;
+}
 
-template <int kVector, typename E>
-__device__ __forceinline__ void StageVectors(float* to, const typename E::Type* __restrict__ from,
-                                             const Im2colBox& b, const int (&origin)[3]) {
-  constexpr int kAhead = kVector == 4 ? 4 : 8;
+// kLines lines at a time, and kSteps vectors of each.
+template <int kVector, int kLines, int kSteps, typename E>
+__device__ __forceinline__ void StageLines(float* to, const typename E::Type* __restrict__ from,
+                                           const Im2colBox& b, const int (&origin)[3]) {
   using Source = Vector<typename E::Type, kVector>;
-  using Target = Vector<float, kVector>;
-  int rest = static_cast<int>(threadIdx.x);
-  Walk walk[3];
-  uint32_t global = 0, global_step = 0;
-  int shared = 0, shared_step = 0;
+  const int lanes = 1 << b.lanes_log2, apart = kBoxThreads >> b.lanes_log2;
+  const int lane = static_cast<int>(threadIdx.x) & (lanes - 1);
+  const int count = b.axis[0].count;
+  for (int first = static_cast<int>(threadIdx.x) >> b.lanes_log2; first < b.lines;
+       first += apart * kLines) {
+    // Offsets wrap around; those of lines outside of the image are not used.
+    uint32_t source[kLines];
+    int target[kLines];
+    unsigned limit[kLines];
 #pragma unroll
-  for (int i = 0; i < 3; ++i) {
-    const BoxAxis& axis = b.axis[i];
-    const int first = i < 2 ? b.by_count[i].Split(rest) : rest;
-    walk[i].step = b.step[i] * axis.unit;
-    walk[i].span = axis.count * axis.unit;
-    walk[i].at = origin[i] + first * axis.unit;
-    walk[i].end = origin[i] + walk[i].span;
-    global += static_cast<uint32_t>(walk[i].at) * static_cast<uint32_t>(axis.global);
-    global_step += static_cast<uint32_t>(walk[i].step) * static_cast<uint32_t>(axis.global);
-    shared += first * axis.shared;
-    shared_step += b.step[i] * axis.shared;
-    if (i < 2) {
-      const BoxAxis& outer = b.axis[i + 1];
-      walk[i].next_global =
-          static_cast<uint32_t>(outer.unit) * static_cast<uint32_t>(outer.global) -
-          static_cast<uint32_t>(walk[i].span) * static_cast<uint32_t>(axis.global);
-      walk[i].next_shared = outer.shared - axis.count * axis.shared;
+    for (int i = 0; i < kLines; ++i) {
+      const int line = first + i * apart;
+      int outer = line;
+      const int inner = b.by_count1.Split(outer);
+      const int at1 = origin[1] + inner * b.axis[1].unit;
+      const int at2 = origin[2] + outer * b.axis[2].unit;
+      const bool inside = static_cast<unsigned>(at1) < static_cast<unsigned>(b.axis[1].limit) &&
+                          static_cast<unsigned>(at2) < static_cast<unsigned>(b.axis[2].limit);
+      limit[i] = inside && line < b.lines ? static_cast<unsigned>(b.axis[0].limit) : 0u;
+      source[i] = static_cast<uint32_t>(at1) * static_cast<uint32_t>(b.axis[1].global) +
+                  static_cast<uint32_t>(at2) * static_cast<uint32_t>(b.axis[2].global);
+      target[i] = line < b.lines ? inner * b.axis[1].shared + outer * b.axis[2].shared : -1;
+    }
+    for (int step = lane; step < count; step += kSteps * lanes) {
+      Source found[kLines][kSteps];
+#pragma unroll
+      for (int j = 0; j < kSteps; ++j) {
+        const int at = origin[0] + (step + j * lanes) * b.axis[0].unit;
+        const bool there = step + j * lanes < count;
+#pragma unroll
+        for (int i = 0; i < kLines; ++i) {
+#pragma unroll
+          for (int k = 0; k < kVector; ++k) found[i][j].value[k] = 0;  // in every type
+          if (there && static_cast<unsigned>(at) < limit[i]) {
+            found[i][j] = *reinterpret_cast<const Source*>(from + (source[i] + at));
+          }
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < kSteps; ++j) {
+        const int place = (step + j * lanes) * kVector;
+#pragma unroll
+        for (int i = 0; i < kLines; ++i) {
+          Vector<float, kVector> value;
+#pragma unroll
+          for (int k = 0; k < kVector; ++k) value.value[k] = E::Load(found[i][j].value[k]);
+          if (target[i] >= 0 && step + j * lanes < count) {
+            StoreVector(to + (target[i] + place), value);
+          }
+        }
+      }
     }
   }
-  const int unit1 = b.axis[1].unit, unit2 = b.axis[2].unit;
-  while (walk[2].at < walk[2].end) {
-    Source found[kAhead];
-    int place[kAhead];
-#pragma unroll
-    for (int j = 0; j < kAhead; ++j) {
-      const bool inside =
-          static_cast<unsigned>(walk[0].at) < static_cast<unsigned>(b.axis[0].limit) &&
-          static_cast<unsigned>(walk[1].at) < static_cast<unsigned>(b.axis[1].limit) &&
-          static_cast<unsigned>(walk[2].at) < static_cast<unsigned>(b.axis[2].limit);
-      place[j] = walk[2].at < walk[2].end ? shared : -1;
-#pragma unroll
-      for (int k = 0; k < kVector; ++k) found[j].value[k] = 0;  // zero's bits in every type
-      if (inside && place[j] >= 0) found[j] = *reinterpret_cast<const Source*>(from + global);
-      global += global_step;
-      shared += shared_step;
-      walk[0].at += walk[0].step;
-      walk[1].at += walk[1].step;
-      walk[2].at += walk[2].step;
-      if (walk[0].at >= walk[0].end) {
-        walk[0].at -= walk[0].span;
-        walk[1].at += unit1;
-        global += walk[0].next_global;
-        shared += walk[0].next_shared;
-      }
-      if (walk[1].at >= walk[1].end) {
-        walk[1].at -= walk[1].span;
-        walk[2].at += unit2;
-        global += walk[1].next_global;
-        shared += walk[1].next_shared;
-      }
-    }
-#pragma unroll
-    for (int j = 0; j < kAhead; ++j) {
-      if (place[j] < 0) continue;
-      Target value;
-#pragma unroll
-      for (int k = 0; k < kVector; ++k) value.value[k] = E::Load(found[j].value[k]);
-      *reinterpret_cast<Target*>(to + place[j]) = value;
-    }
+}
+
+template <int kVector, typename E>
+__device__ __forceinline__ void StageVectors(float* to, const typename E::Type* from,
+                                             const Im2colBox& b, const int (&origin)[3]) {
+  if (b.axis[0].count > 2 << b.lanes_log2) {
+    StageLines<kVector, 1, 4, E>(to, from, b, origin);
+  } else {
+    StageLines<kVector, 4, 1, E>(to, from, b, origin);
   }
 }
 

@@ -17,7 +17,11 @@ struct Element<float> {
   using Type = float;
   static __device__ __forceinline__ float Load(float v) {
     uint32_t r;
+#if __CUDA_ARCH__ >= 900
+    asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(r) : "f"(v));
+#else  // three instructions, on later cards too
     asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(v));
+#endif
     return __uint_as_float(r);
   }
   static __device__ __forceinline__ float Widen(float v) { return v; }
@@ -50,8 +54,7 @@ struct Element<__nv_bfloat16> {
 // (g, t + 4), (g + 8, t + 4); b is (t, g), (t + 4, g); d is (g, 2t), (g, 2t + 1), (g + 8, 2t),
 // (g + 8, 2t + 1).
 __device__ __forceinline__ void Multiply(float (&d)[4], const float (&a)[4], float b0, float b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
       "{%8, %9}, {%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])),

@@ -1,0 +1,56 @@
+// The input gradient by im2col for every type.
+#include "cuda/kernels/im2col_grad_input.cuh"
+#include "cuda/launch/im2col_launch.cuh"
+
+namespace transconv::cuda::im2col {
+namespace {
+
+template <typename T, int MF, int NF>
+cudaError_t LaunchFragments(const Call& call, const Im2colPlan& plan) {
+  using E = tf32::Element<T>;
+  using Type = typename E::Type;
+  auto* kernel = GradInputKernel<E, MF, NF>;
+  const int64_t each = call.problem.groups * plan.n_blocks;
+  unsigned blocks = 0;
+  const cudaError_t status = GridOf(kernel, plan.shared_bytes, each * plan.tiles, &blocks);
+  if (status != cudaSuccess) return status;
+  const GradInputParams p =
+      MakeGradInputParams(call.problem, plan, IsAligned(call.x, 2 * sizeof(Type)), blocks);
+  kernel<<<static_cast<unsigned>(p.streams * each), kBoxThreads, plan.shared_bytes, call.stream>>>(
+      static_cast<const Type*>(call.y), static_cast<const Type*>(call.w),
+      static_cast<Type*>(call.x), p);
+  return cudaGetLastError();
+}
+
+template <typename T>
+cudaError_t LaunchType(const Call& call) {
+  const Im2colPlan plan = PlanIm2colGradInput(call.problem, sizeof(T), LimitsFor<T>(call.y));
+  if (plan.reason != nullptr) return cudaErrorNotSupported;
+  switch (plan.n_frags) {
+    case 1:
+      return LaunchFragments<T, 4, 1>(call, plan);
+    case 2:
+      return LaunchFragments<T, 2, 2>(call, plan);
+    case 4:
+      return LaunchFragments<T, 2, 4>(call, plan);
+    default:
+      return LaunchFragments<T, 2, 8>(call, plan);
+  }
+}
+
+}  // namespace
+
+cudaError_t LaunchGradInput(const Call& call) {
+  switch (call.dtype) {
+    case DType::kF16:
+      return LaunchType<__half>(call);
+    case DType::kBF16:
+      return LaunchType<__nv_bfloat16>(call);
+    case DType::kF32:
+      return LaunchType<float>(call);
+    default:
+      return cudaErrorNotSupported;
+  }
+}
+
+}  // namespace transconv::cuda::im2col
