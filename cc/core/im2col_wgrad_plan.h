@@ -20,6 +20,7 @@
 #include "core/direct_wgrad_plan.h"
 #include "core/geometry.h"
 #include "core/im2col_box.h"
+#include "core/im2col_lines.h"
 
 namespace transconv {
 
@@ -41,8 +42,10 @@ struct Im2colWgradPlan {
   DirectWgradAxis h, w;
   int half_row = 0, half_column = 4;  // from a step's first half to its second
   int steps_w = 1, steps = 1;         // of a row (of two if half_row), of a tile
-  Im2colBox x, dy;
-  int boxes_at = 0, dy_at = 0, boxes = 0;  // floats; x and dy of one tile make `boxes`
+  Im2colLines x, dy;
+  // Floats of shared memory: a table of steps, of lines of x and of dy, then `boxes` for the x and
+  // dy of a tile, twice.
+  int x_lines_at = 0, dy_lines_at = 0, boxes_at = 0, dy_at = 0, boxes = 0;
   int shared_bytes = 0;
   int64_t blocks = 1;  // of one split
   int64_t tiles = 1, splits = 1, per_split = 1;
@@ -60,6 +63,7 @@ namespace im2col_wgrad {
 
 constexpr int kMostFragmentsM = 4, kMostFragmentsN = 4;  // of a warp
 constexpr int kMostSteps = 256;
+constexpr int kSampledWeights = 32;  // of which conflicts of banks are counted
 // Steps that one sum may take: the tensor cores cut off what float32 would round, 2^-25 of the sum
 // in the mean at every step.
 constexpr int64_t kMostSummed = 4096;
@@ -70,10 +74,10 @@ inline int EvenPart(int64_t size, int64_t most) {
   return static_cast<int>(CeilDiv(size, CeilDiv(size, most)));
 }
 
-// Distributes fragments over warps; returns what a step reads of shared memory, in wavefronts, or 0
-// if there are too many.
-inline double ChooseWarps(int fragments_m, int fragments_n, Im2colWgradPlan* p) {
-  double least = 0;
+// Distributes fragments over warps, so that a step reads little of shared memory; false if there
+// are too many.
+inline bool ChooseWarps(int fragments_m, int fragments_n, Im2colWgradPlan* p) {
+  double least = std::numeric_limits<double>::infinity();
   for (int n = 1; n <= kMostFragmentsN; n *= 2) {
     const int warps_n = (fragments_n + n - 1) / n;
     for (int m = 2; m <= kMostFragmentsM; ++m) {
@@ -82,7 +86,7 @@ inline double ChooseWarps(int fragments_m, int fragments_n, Im2colWgradPlan* p) 
       const int slices = Im2colWgradPlan::kWarps / warps;
       const double idle = 1 - double{1} * warps * slices / Im2colWgradPlan::kWarps;
       const double cost = warps * (4 * m + 2 * n + 1) * (1 + idle);
-      if (least != 0 && cost >= least) continue;
+      if (cost >= least) continue;
       least = cost;
       p->fragments_m = m;
       p->fragments_n = n;
@@ -91,17 +95,15 @@ inline double ChooseWarps(int fragments_m, int fragments_n, Im2colWgradPlan* p) 
       p->slices = slices;
     }
   }
-  return least == 0 ? 0 : p->warps_m * p->warps_n * (4 * p->fragments_m + 2 * p->fragments_n + 1);
+  return least < std::numeric_limits<double>::infinity();
 }
 
-// Wavefronts of the first loads of eight rows of a fragment, for some of the block's weights.
-// `row`, `column` and `channel` are distances in shared memory.
+// Wavefronts of the first loads of dy of eight rows each, for some of the block's weights. `row`,
+// `column` and `channel` are distances in shared memory.
 inline int Wavefronts(const Im2colWgradPlan& p, int row, int column, int channel) {
-  constexpr int kWeights = 64;
   int sum = 0;
-  for (int first = 0; first < std::min(p.m, kWeights); first += 8) {
-    int words[32], count = 0, most = 0;
-    int in_bank[32] = {};
+  for (int first = 0; first < std::min(p.m, kSampledWeights); first += 8) {
+    int words[32][32], in_bank[32] = {}, most = 0;
     for (int g = 0; g < 8; ++g) {
       const int m = std::min(first + g, p.m - 1), taps = p.h.taps * p.w.taps;
       const int tap = p.taps_inside ? m % taps : m / p.out;
@@ -110,9 +112,10 @@ inline int Wavefronts(const Im2colWgradPlan& p, int row, int column, int channel
                          tap % p.w.taps * p.w.dilation * column;
       for (int t = 0; t < 4; ++t) {
         const int word = offset + t * p.w.stride * column;
-        if (std::find(words, words + count, word) != words + count) continue;  // the same word
-        words[count++] = word;
-        most = std::max(most, ++in_bank[word % 32]);
+        int *const bank = words[word % 32], &count = in_bank[word % 32];
+        if (std::find(bank, bank + count, word) != bank + count) continue;  // one word for both
+        bank[count++] = word;
+        most = std::max(most, count);
       }
     }
     sum += most;
@@ -120,7 +123,8 @@ inline int Wavefronts(const Im2colWgradPlan& p, int row, int column, int channel
   return sum;
 }
 
-// The boxes of a tile, laid out so that the lanes of a load meet different banks.
+// The boxes of a tile, and the order of the weights, so that the lanes of a load meet different
+// banks.
 inline void LayOut(const Problem& q, const Im2colWgradLimits& limits, Im2colWgradPlan* p) {
   BoxShape x;
   x.rows = p->h.size;
@@ -129,17 +133,15 @@ inline void LayOut(const Problem& q, const Im2colWgradLimits& limits, Im2colWgra
   x.most_vector = limits.most_vector;
   x.aligned = true;
   x.merge = p->in < 8;
-  p->x = MakeIm2colBox(q, true, x);
-  if (p->x.form == BoxForm::kPlanes) {
-    while ((p->x.channel + x.channel_pad * p->x.vector) % 8 != 4 && x.channel_pad < 8) {
+  Im2colBox box = MakeIm2colBox(q, true, x);
+  if (box.form == BoxForm::kPlanes) {
+    while ((box.channel + x.channel_pad * box.vector) % 8 != 4 && x.channel_pad < 8) {
       ++x.channel_pad;
     }
-  } else if (p->x.form == BoxForm::kPixels && p->in >= 8) {
-    while ((p->x.column + x.column_pad * p->x.vector) % 16 != 8 && x.column_pad < 16) {
-      ++x.column_pad;
-    }
+  } else if (box.form == BoxForm::kPixels && p->in >= 8) {
+    while ((box.column + x.column_pad * box.vector) % 16 != 8 && x.column_pad < 16) ++x.column_pad;
   }
-  p->x = MakeIm2colBox(q, true, x);
+  p->x = Im2colLines(MakeIm2colBox(q, true, x));
 
   BoxShape dy;
   dy.rows = p->h.halo;
@@ -149,77 +151,82 @@ inline void LayOut(const Problem& q, const Im2colWgradLimits& limits, Im2colWgra
   dy.unit_w = p->w.unit;
   dy.most_vector = limits.most_vector;
   dy.merge = p->out < 8;
-  const Im2colBox plain = MakeIm2colBox(q, false, dy);
-  const int v = plain.vector;
-  const int lines = plain.form == BoxForm::kPlanes ? dy.channels * dy.rows : dy.rows;
-  int room = limits.shared_bytes / 4 - 2 * (p->x.size + plain.size) - 4 * p->steps - 8;
-  room /= 2;
+  const Im2colLines plain(MakeIm2colBox(q, false, dy));
+  box = plain.box;
+  const int v = box.vector, fewest = (std::min(p->m, kSampledWeights) + 7) / 8;
+  const int room =
+      limits.shared_bytes / 8 - 2 * (p->steps + p->x.count + plain.count) - p->x.box.size - 8;
   int least = std::numeric_limits<int>::max();
+  BoxShape best = dy;
+  bool best_inside = true;
   const auto consider = [&](const BoxShape& shape) {
-    int column = plain.column, row = plain.row + shape.row_pad * v, channel = plain.channel;
-    if (plain.form == BoxForm::kPixels) {
+    int column = box.column, row = box.row, channel = box.channel;
+    if (box.form == BoxForm::kPixels) {
       column += shape.column_pad * v;
-      row += shape.columns * shape.column_pad * v;
-    } else if (plain.form == BoxForm::kPlanes) {
+      row += (shape.columns * shape.column_pad + shape.row_pad) * v;
+    } else {
+      row += shape.row_pad * v;
       channel += (shape.row_pad * shape.rows + shape.channel_pad) * v;
     }
+    const int size = box.form == BoxForm::kPlanes ? channel * shape.channels : row * shape.rows;
+    if (least == fewest || (size > room && least < std::numeric_limits<int>::max())) return;
     const int wavefronts = Wavefronts(*p, row, column, channel);
-    if (wavefronts < least) {
-      least = wavefronts;
-      dy = shape;
-    }
+    if (wavefronts >= least) return;
+    least = wavefronts;
+    best = shape;
+    best_inside = p->taps_inside;
   };
-  consider(dy);
-  if (plain.form == BoxForm::kPixels) {
+  // Padding of pixels or rows first, then that of planes on top.
+  const bool planes = box.form == BoxForm::kPlanes;
+  for (const bool inside : {planes, !planes}) {
+    p->taps_inside = inside;
     BoxShape shape = dy;
-    for (int pad = 1; pad < 4 && pad * v * shape.columns * lines <= room; ++pad) {
+    for (int pad = 0; pad < (box.form == BoxForm::kPixels ? 4 : 1); ++pad) {
       shape.column_pad = pad;
-      consider(shape);
+      for (shape.row_pad = 0; shape.row_pad < (pad == 0 ? 32 / v : 2); ++shape.row_pad) {
+        consider(shape);
+      }
     }
-    room -= dy.column_pad * v * dy.columns * lines;
-  }
-  BoxShape shape = dy;
-  for (int pad = 1; pad * v < 32 && pad <= 10 && pad * v * lines <= room; ++pad) {
-    shape.row_pad = pad;
-    consider(shape);
-  }
-  room -= dy.row_pad * v * lines;
-  if (plain.form == BoxForm::kPlanes) {
-    shape = dy;
-    for (int pad = 1; pad * v < 32 && pad <= 10 && pad * v * dy.channels <= room; ++pad) {
-      shape.channel_pad = pad;
+    shape = best;
+    if (!planes || best_inside != inside) shape = dy;
+    for (shape.channel_pad = 1; planes && shape.channel_pad < 32 / v; ++shape.channel_pad) {
       consider(shape);
     }
   }
-  p->dy = MakeIm2colBox(q, false, dy);
+  p->taps_inside = best_inside;
+  p->dy = Im2colLines(MakeIm2colBox(q, false, best));
 }
 
 // Splits the tiles and predicts how long they take; false if a tile does not fit.
-inline bool Complete(const Problem& q, int64_t element, double wavefronts,
-                     const Im2colWgradLimits& limits, Im2colWgradPlan* p) {
+inline bool Complete(const Problem& q, int64_t element, const Im2colWgradLimits& limits,
+                     Im2colWgradPlan* p) {
   const bool planes = q.layout == Layout::kNCHW;
-  const int rows_of_step = 1 + p->half_row;
   p->h.halo = p->h.HaloOf(p->h.size);
   p->w.halo = p->w.HaloOf(p->w.size);
   p->steps_w = p->w.size / (4 + p->half_column);
-  const int64_t steps = int64_t{p->steps_w} * (p->h.size / rows_of_step);
+  const int64_t steps = int64_t{p->steps_w} * (p->h.size / (1 + p->half_row));
   if (steps > kMostSteps) return false;
   p->steps = static_cast<int>(steps);
-  // Shared memory with its padding, at most.
-  const auto floats = [&](int64_t rows, int64_t columns, int64_t channels, int64_t shift) {
-    if (planes) return channels * (rows * (columns + shift) + 8);
-    const int64_t pitch = channels < 8 ? channels + 3 : (channels + 7) / 16 * 16 + 8;
-    return rows * (columns * pitch + 4);
+  // Shared memory of a box at most, with the padding without which it is of little use, and of its
+  // lines' table.
+  const auto floats = [&](int64_t rows, int64_t columns, int64_t channels, bool is_x) {
+    if (planes) return channels * (rows * (columns + (is_x ? 0 : 12)) + 8);
+    int64_t pitch = channels;
+    if (channels >= 8) pitch = is_x ? (channels + 7) / 16 * 16 + 8 : channels + 4;
+    return rows * (columns * pitch + 16);
+  };
+  const auto lines = [&](int64_t rows, int64_t channels) {
+    return planes ? rows * channels : rows;
   };
   const int64_t boxes =
-      floats(p->h.size, p->w.size, p->in, 0) + floats(p->h.halo, p->w.halo, p->out, 6);
-  if (4 * (2 * boxes + 4 * steps + 8) > limits.shared_bytes) return false;
+      floats(p->h.size, p->w.size, p->in, true) + floats(p->h.halo, p->w.halo, p->out, false);
+  const int64_t table = steps + lines(p->h.size, p->in) + lines(p->h.halo, p->out);
+  if (8 * boxes + 16 * table + 32 > limits.shared_bytes) return false;
   p->h.tiles = static_cast<int>(CeilDiv(q.h.in, p->h.size));
   p->w.tiles = static_cast<int>(CeilDiv(q.w.in, p->w.size));
   p->tiles = q.batch * p->h.tiles * p->w.tiles;
 
-  // Cycles of a tile: two blocks share a multiprocessor.
-  constexpr double kBytes = 10, kWavefronts = 0.5, kIssued = 2;
+  // Cycles of a tile, by each of what may limit it; two blocks share a multiprocessor.
   const auto sectors = [&](int64_t rows, int64_t columns, int64_t unit, int64_t channels) {
     if (planes) return rows * channels * direct_wgrad::Sectors(columns, unit, element);
     if (unit == 1 && q.groups == 1) {
@@ -227,14 +234,17 @@ inline bool Complete(const Problem& q, int64_t element, double wavefronts,
     }
     return rows * columns * direct_wgrad::Sectors(channels, 1, element);
   };
-  const int64_t copied = sectors(p->h.size, std::min<int64_t>(p->w.size, q.w.in), 1, p->in) +
-                         sectors(p->h.halo, p->w.halo, p->w.unit, p->out);
-  const double memory = static_cast<double>(copied * 32) / kBytes;
-  const double shared = static_cast<double>(steps) * wavefronts / kWavefronts;
-  const double issued = (static_cast<double>(steps) * wavefronts * 4 +
-                         static_cast<double>(boxes) / 32 * 25 / (planes ? 2 : 3)) /
-                        kIssued;
-  const double tile = std::max({memory, shared, issued}) + 0.2 * (memory + shared + issued) + 500;
+  const double copied =
+      static_cast<double>(sectors(p->h.size, std::min<int64_t>(p->w.size, q.w.in), 1, p->in) +
+                          sectors(p->h.halo, p->w.halo, p->w.unit, p->out));
+  const double copies = static_cast<double>(boxes) / 32, turns = static_cast<double>(steps);
+  const int warps = p->warps_m * p->warps_n, products = p->fragments_m * p->fragments_n;
+  const int loads = 4 * p->fragments_m + 2 * p->fragments_n;
+  const double memory = 32 * copied / 10, shared = 2 * (turns * warps * (loads + 1) + copies);
+  const double issued = (turns * warps * (4 * loads + products + 30) + copies * 5) / 2;
+  const double multiplied = 3.2 * turns * warps * products;
+  const double tile = 0.8 * std::max({memory, shared, issued, multiplied}) +
+                      0.2 * (memory + shared + issued + multiplied) + 400;
 
   const int64_t partial = 4 * q.in_channels * q.out_per_group() * q.taps();
   const int64_t most = std::clamp<int64_t>(kMaxPartialBytes / std::max<int64_t>(partial, 1), 1,
@@ -302,27 +312,28 @@ inline Im2colWgradPlan PlanIm2colWgrad(Problem q, int64_t element,
   const int64_t columns = CeilDiv(q.w.in, width) * width;
   const int64_t rows = CeilDiv(q.h.in, height) * height;
 
-  // Whether any tile fits.
-  const auto consider_tiles = [&](Im2colWgradPlan p, double wavefronts) {
-    int64_t last = 0;
-    bool fits = false;
-    for (int64_t c : {256, 128, 64, 48, 32, 24, 16, 8, 4}) {
-      c = std::min<int64_t>({c, columns, limits.columns});
-      c = CeilDiv(EvenPart(columns, c), width) * width;
-      if (c == last) continue;
-      last = c;
-      p.w.size = static_cast<int>(c);
-      int last_rows = 0;
-      for (int64_t r : {64, 32, 24, 16, 12, 8, 6, 5, 4, 3, 2, 1}) {
+  // The least cycles of a tile that fits, or infinity.
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const auto consider_tiles = [&](Im2colWgradPlan p) {
+    double least = kInfinity;
+    int last = 0;
+    for (const int64_t most : {256, 128, 64, 48, 32, 24, 16, 8, 4}) {
+      const int64_t c = std::min<int64_t>({most, columns, limits.columns});
+      p.w.size = static_cast<int>(CeilDiv(EvenPart(columns, c), width) * width);
+      if (p.w.size == last) continue;
+      last = p.w.size;
+      int last_rows = 0, fitting = 0;
+      for (const int64_t r : {64, 32, 24, 16, 14, 12, 10, 8, 7, 6, 5, 4, 3, 2, 1}) {
         p.h.size = static_cast<int>(CeilDiv(EvenPart(rows, r), height) * height);
-        if (p.h.size == last_rows) continue;
+        if (p.h.size == last_rows || fitting == 3) continue;
         last_rows = p.h.size;
-        if (!Complete(q, element, wavefronts, limits, &p)) continue;
-        fits = true;
+        if (!Complete(q, element, limits, &p)) continue;
+        ++fitting;
+        least = std::min(least, p.cycles);
         if (p.cycles < best.cycles) best = p;
       }
     }
-    return fits;
+    return least;
   };
   int64_t taps_h = q.h.kernel, taps_w = q.w.kernel;
   for (;;) {
@@ -338,18 +349,18 @@ inline Im2colWgradPlan PlanIm2colWgrad(Problem q, int64_t element,
       p.m = static_cast<int>(taps_h * taps_w * p.out);
       p.out_blocks = static_cast<int>(CeilDiv(out, p.out));
       int last_in = 0;
-      bool fits = false;
+      double least = kInfinity;
       for (const int64_t most : {64, 32, 16, 8}) {
         p.in = EvenPart(in, most);
         // Fewer columns only where there is no other way: every block reads the rows' dy anew.
-        if (p.in == last_in || fits) continue;
+        if (p.in == last_in || least < kInfinity) continue;
         last_in = p.in;
-        const double wavefronts = ChooseWarps((p.m + 15) / 16, (p.in + 7) / 8, &p);
-        if (wavefronts == 0) continue;
+        if (!ChooseWarps((p.m + 15) / 16, (p.in + 7) / 8, &p)) continue;
         p.in_blocks = static_cast<int>(CeilDiv(in, p.in));
         p.blocks = q.groups * p.out_blocks * p.in_blocks * p.h.tap_blocks * int64_t{p.w.tap_blocks};
-        fits = consider_tiles(p, wavefronts);
+        least = consider_tiles(p);
       }
+      if (least < kInfinity && least > 1.2 * best.cycles) break;  // fewer rows still are no better
     }
     if (best.reason == nullptr || (taps_h == 1 && taps_w == 1)) break;
     // Of the taps, half of those that reach further.
@@ -366,9 +377,11 @@ inline Im2colWgradPlan PlanIm2colWgrad(Problem q, int64_t element,
   }
   LayOut(q, limits, &best);
   const auto whole = [](int floats) { return (floats + 3) / 4 * 4; };
-  best.boxes_at = 4 * best.steps;
-  best.dy_at = whole(best.x.size);
-  best.boxes = best.dy_at + whole(best.dy.size);
+  best.x_lines_at = 4 * best.steps;
+  best.dy_lines_at = best.x_lines_at + 4 * best.x.count;
+  best.boxes_at = best.dy_lines_at + 4 * best.dy.count;
+  best.dy_at = whole(best.x.box.size);
+  best.boxes = best.dy_at + whole(best.dy.box.size);
   best.shared_bytes = 4 * (best.boxes_at + 2 * best.boxes);
   if (best.shared_bytes > limits.shared_bytes) {
     best.reason = "its tiles with their padding exceed shared memory";

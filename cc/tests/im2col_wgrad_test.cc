@@ -116,11 +116,12 @@ void Describe(const Problem& q, const Im2colWgradPlan& p) {
       "wavefronts %d of %d, bytes %d, blocks %lld tiles %lld splits %lld of %lld, %.1f us\n",
       p.fragments_m, p.fragments_n, p.warps_m, p.warps_n, p.slices, p.out, p.in, p.h.taps, p.w.taps,
       p.h.size, p.w.size, p.h.tiles, p.w.tiles, p.h.halo, p.w.halo, p.steps,
-      static_cast<int>(p.x.form), p.x.vector, p.x.row, p.x.column, p.x.channel,
-      static_cast<int>(p.dy.form), p.dy.vector, p.dy.row, p.dy.column, p.dy.channel,
-      im2col_wgrad::Wavefronts(p, p.dy.row, p.dy.column, p.dy.channel), (std::min(p.m, 64) + 7) / 8,
-      p.shared_bytes, number(p.blocks), number(p.tiles), number(p.splits), number(p.per_split),
-      p.cycles / 1750);
+      static_cast<int>(p.x.box.form), p.x.box.vector, p.x.box.row, p.x.box.column, p.x.box.channel,
+      static_cast<int>(p.dy.box.form), p.dy.box.vector, p.dy.box.row, p.dy.box.column,
+      p.dy.box.channel,
+      im2col_wgrad::Wavefronts(p, p.dy.box.row, p.dy.box.column, p.dy.box.channel),
+      (std::min(p.m, im2col_wgrad::kSampledWeights) + 7) / 8, p.shared_bytes, number(p.blocks),
+      number(p.tiles), number(p.splits), number(p.per_split), p.cycles / 1750);
 }
 
 struct Count {
@@ -140,9 +141,9 @@ void Check(const Problem& q, const Im2colWgradLimits& limits, Data data, Count* 
   ++count->checked;
   count->narrow += plan.half_row;
   count->parts += plan.blocks > q.groups;
-  ++count->forms[static_cast<int>(plan.x.form)][0];
-  ++count->forms[static_cast<int>(plan.dy.form)][1];
-  ++count->vectors[plan.dy.vector];
+  ++count->forms[static_cast<int>(plan.x.box.form)][0];
+  ++count->forms[static_cast<int>(plan.dy.box.form)][1];
+  ++count->vectors[plan.dy.box.vector];
   Tensors<E> t;
   t.x.resize(q.batch * q.in_channels * q.h.in * q.w.in);
   t.dy.resize(q.batch * q.out_channels * q.h.out * q.w.out);

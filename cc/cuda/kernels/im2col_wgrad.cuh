@@ -21,12 +21,12 @@
 #define TRANSCONV_CUDA_KERNELS_IM2COL_WGRAD_CUH_
 
 #include <cstdint>
+#include <utility>
 
 #include "core/divider.h"
 #include "core/geometry.h"
 #include "core/im2col_wgrad_plan.h"
-#include "cuda/kernels/im2col_stage.cuh"
-#include "cuda/kernels/im2col_stage_async.cuh"
+#include "cuda/kernels/im2col_lines.cuh"
 #include "cuda/primitives/shared_memory.cuh"
 #include "cuda/primitives/tf32.cuh"
 
@@ -36,8 +36,9 @@ constexpr int kThreads = kBoxThreads;
 
 struct Params {
   Im2colWgradPlan plan;
-  int64_t x_batch, dy_batch, x_group, dy_group;  // elements from one to the next
-  int64_t size;                                  // of dw
+  // Elements from one to the next.
+  int64_t x_batch, dy_batch, x_group, dy_group, x_channel, dy_channel;
+  int64_t size;  // of dw
   int in_per_group, out_per_group, kernel_h, kernel_w;
   int rows, columns;  // of x
   int stride_h, stride_w, dilation_h, dilation_w, crop_h, crop_w;
@@ -72,32 +73,24 @@ __device__ __forceinline__ Weight WeightOf(int m, const Params& p) {
 }
 
 template <typename E>
-constexpr bool kAsync = sizeof(typename E::Type) == sizeof(float);
-
-template <typename E>
 __device__ __forceinline__ float OperandOf(float v) {
-  if constexpr (kAsync<E>) {
-    return E::Load(v);
+  if constexpr (im2col::kAsync<E>) {
+    return E::Load(v);  // to TF32
   } else {
     return v;
   }
 }
 
-template <typename E>
-__device__ __forceinline__ void CopyTile(float* to, const typename E::Type* from,
-                                         const Im2colBox& box, int row, int column, int channel) {
-  if constexpr (kAsync<E>) {
-    im2col::CopyBox(to, from, box, row, column, channel);
-  } else {
-    im2col::StageBox<E>(to, from, box, row, column, channel);
-  }
+// A float of shared memory, at a distance in bytes: one addition for an address.
+__device__ __forceinline__ float At(const float* from, int bytes) {
+  return *reinterpret_cast<const float*>(reinterpret_cast<const char*>(from) + bytes);
 }
 
-// What a thread adds to a step's place to find its operands.
+// What a thread adds to a step's place to find its operands, in bytes.
 template <int FM, int FN>
 struct Places {
   int dy[FM][2], x[FN];
-  int dy_half, x_half;  // on to the step's second half
+  int dy_half, x_half;  // on to the step's second half, in elements
 };
 
 // sum += one step's products. kWhole: all of its positions are there; else those whose half of the
@@ -105,18 +98,19 @@ struct Places {
 template <typename E, bool kWhole, int FM, int FN>
 __device__ __forceinline__ void AddStep(float (&sum)[FM][FN][4], const float* dy, const float* x,
                                         const Places<FM, FN>& at, const bool (&wanted)[2]) {
+  const float* const dy_halves[2] = {dy, dy + at.dy_half};
+  const float* const x_halves[2] = {x, x + at.x_half};
   float b[FN][2];
 #pragma unroll
-  for (int j = 0; j < FN; ++j) {
-    b[j][0] = OperandOf<E>(x[at.x[j]]);
-    b[j][1] = OperandOf<E>(x[at.x[j] + at.x_half]);
+  for (int j = 0; j < 2 * FN; ++j) {
+    b[j / 2][j % 2] = OperandOf<E>(At(x_halves[j % 2], at.x[j / 2]));
   }
 #pragma unroll
   for (int i = 0; i < FM; ++i) {
     float a[4];
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      const float v = OperandOf<E>(dy[at.dy[i][k % 2] + (k < 2 ? 0 : at.dy_half)]);
+      const float v = OperandOf<E>(At(dy_halves[k / 2], at.dy[i][k % 2]));
       a[k] = kWhole || wanted[k / 2] ? v : 0.0f;
     }
 #pragma unroll
@@ -154,14 +148,17 @@ __global__ void __launch_bounds__(kThreads, 2)
   const Im2colWgradPlan& g = p.plan;
   float* const shared = reinterpret_cast<float*>(SharedMemory());
   Im2colStep* const steps = reinterpret_cast<Im2colStep*>(shared);
+  im2col::Line* const x_lines = reinterpret_cast<im2col::Line*>(shared + g.x_lines_at);
+  im2col::Line* const dy_lines = reinterpret_cast<im2col::Line*>(shared + g.dy_lines_at);
   float* const boxes = shared + g.boxes_at;
 
   int split = static_cast<int>(blockIdx.x);
   const int tap_w = p.by_tap_w.Split(split) * g.w.taps, tap_h = p.by_tap_h.Split(split) * g.h.taps;
   const int first_out = p.by_out.Split(split) * g.out, first_in = p.by_in.Split(split) * g.in;
   const int group = p.by_group.Split(split);
-  x += group * p.x_group;
-  dy += group * p.dy_group;
+  x += group * p.x_group + first_in * p.x_channel;
+  dy += group * p.dy_group + first_out * p.dy_channel;
+  const int left_in = p.in_per_group - first_in, left_out = p.out_per_group - first_out;
   // Of the first tap from a tile's first position.
   const int reach_h = tap_h * p.dilation_h - p.crop_h, reach_w = tap_w * p.dilation_w - p.crop_w;
 
@@ -169,9 +166,12 @@ __global__ void __launch_bounds__(kThreads, 2)
     int row = i;
     const int column = p.by_steps_w.Split(row) * (4 + g.half_column);
     row *= 1 + g.half_row;
-    steps[i] = {row * g.h.stride * g.dy.row + column * g.w.stride * g.dy.column,
-                row * g.x.row + column * g.x.column, row, column};
+    steps[i] = {row * g.h.stride * g.dy.box.row + column * g.w.stride * g.dy.box.column,
+                row * g.x.box.row + column * g.x.box.column, row, column};
   }
+
+  im2col::FillLines(x_lines, g.x, left_in);
+  im2col::FillLines(dy_lines, g.dy, left_out);
 
   // This warp's fragments and this lane's part of them.
   int rest = static_cast<int>(threadIdx.x) / 32;
@@ -180,43 +180,42 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int lane = static_cast<int>(threadIdx.x) % 32, lane_row = lane / 4, lane_column = lane % 4;
   Places<FM, FN> at;
   // Tiles start at multiples of four columns, so that the shift is that of the first.
-  const int shift = g.dy.Shift(reach_w) + lane_column * g.w.stride * g.dy.column;
+  const int shift = g.dy.box.Shift(reach_w) + lane_column * g.w.stride * g.dy.box.column;
 #pragma unroll
   for (int i = 0; i < 2 * FM; ++i) {
     const int m = (warp_m * FM + i / 2) * 16 + i % 2 * 8 + lane_row;
     const Weight weight = WeightOf(min(m, g.m - 1), p);
-    at.dy[i / 2][i % 2] = shift + weight.out * g.dy.channel +
-                          weight.tap_h * g.h.dilation * g.dy.row +
-                          weight.tap_w * g.w.dilation * g.dy.column;
+    at.dy[i / 2][i % 2] =
+        4 * (shift + weight.out * g.dy.box.channel + weight.tap_h * g.h.dilation * g.dy.box.row +
+             weight.tap_w * g.w.dilation * g.dy.box.column);
   }
 #pragma unroll
   for (int j = 0; j < FN; ++j) {
     const int n = (warp_n * FN + j) * 8 + lane_row;
-    at.x[j] = (n < g.in ? n : 0) * g.x.channel + lane_column * g.x.column;
+    at.x[j] = 4 * ((n < g.in ? n : 0) * g.x.box.channel + lane_column * g.x.box.column);
   }
-  at.dy_half = g.half_row * g.h.stride * g.dy.row + g.half_column * g.w.stride * g.dy.column;
-  at.x_half = g.half_row * g.x.row + g.half_column * g.x.column;
-
-  const auto copy = [&](int64_t index, int buffer) {
-    int image = static_cast<int>(index);
-    const int column = p.by_tile_w.Split(image) * g.w.size;
-    const int row = p.by_tile_h.Split(image) * g.h.size;
-    float* const to = boxes + buffer * g.boxes;
-    CopyTile<E>(to, x + image * p.x_batch, g.x, row, column, first_in);
-    CopyTile<E>(to + g.dy_at, dy + image * p.dy_batch, g.dy, row * p.stride_h + reach_h,
-                column * p.stride_w + reach_w, first_out);
-  };
+  at.dy_half =
+      g.half_row * g.h.stride * g.dy.box.row + g.half_column * g.w.stride * g.dy.box.column;
+  at.x_half = g.half_row * g.x.box.row + g.half_column * g.x.box.column;
 
   float sum[FM][FN][4] = {};
   const int64_t first = split * g.per_split;
   const int64_t last = min(first + g.per_split, g.tiles);
-  if (first < last) copy(first, 0);
   int buffer = 0;
-  for (int64_t index = first; index < last; ++index) {
-    if constexpr (kAsync<E>) CopyAsyncDone();
+  // One more turn before the first tile, which copies it.
+  for (int64_t index = first - 1; index < last; ++index) {
+    if constexpr (im2col::kAsync<E>) CopyAsyncDone();
     __syncthreads();  // this tile is there, and nobody reads the one before
-    if (index + 1 < last) copy(index + 1, buffer ^ 1);
-    if (slice < g.slices) {
+    if (index + 1 < last) {
+      int image = static_cast<int>(index + 1);
+      const int column = p.by_tile_w.Split(image) * g.w.size;
+      const int row = p.by_tile_h.Split(image) * g.h.size;
+      float* const to = boxes + (buffer ^ 1) * g.boxes;
+      im2col::CopyLines<E>(to, x + image * p.x_batch, g.x, x_lines, row, column, left_in);
+      im2col::CopyLines<E>(to + g.dy_at, dy + image * p.dy_batch, g.dy, dy_lines,
+                           row * p.stride_h + reach_h, column * p.stride_w + reach_w, left_out);
+    }
+    if (slice < g.slices && index >= first) {
       int rest_h = static_cast<int>(index);
       const int column = p.by_tile_w.Split(rest_h) * g.w.size;
       const int row = p.by_tile_h.Split(rest_h) * g.h.size;
@@ -269,10 +268,12 @@ inline Params MakeParams(Problem q, const Im2colWgradPlan& plan) {
   const bool first = q.layout == Layout::kNCHW;
   Params p{};
   p.plan = plan;
+  p.x_channel = first ? q.h.in * q.w.in : 1;
+  p.dy_channel = first ? q.h.out * q.w.out : 1;
   p.x_batch = q.in_channels * q.h.in * q.w.in;
   p.dy_batch = q.out_channels * q.h.out * q.w.out;
-  p.x_group = q.in_per_group() * (first ? q.h.in * q.w.in : 1);
-  p.dy_group = q.out_per_group() * (first ? q.h.out * q.w.out : 1);
+  p.x_group = q.in_per_group() * p.x_channel;
+  p.dy_group = q.out_per_group() * p.dy_channel;
   p.size = q.in_channels * q.out_per_group() * q.taps();
   p.in_per_group = static_cast<int>(q.in_per_group());
   p.out_per_group = static_cast<int>(q.out_per_group());
