@@ -26,7 +26,7 @@ namespace transconv {
 
 // One step of the sum: eight positions of a tile, in two halves of four neighbours of a row.
 struct alignas(16) Im2colStep {
-  int dy, x;  // elements of shared memory from the tile's first position
+  int dy, x;  // bytes of shared memory from the tile's first position
   int row, column;
 };
 

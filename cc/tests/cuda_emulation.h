@@ -120,6 +120,9 @@ namespace transconv::cuda {
 inline unsigned char* SharedMemory() {
   return reinterpret_cast<unsigned char*>(emulation::block.shared.data());
 }
+using SharedPlace = const char*;
+inline SharedPlace PlaceOf(const void* p) { return static_cast<const char*>(p); }
+inline float LoadFloat(SharedPlace from) { return *reinterpret_cast<const float*>(from); }
 
 }  // namespace transconv::cuda
 #define TRANSCONV_CUDA_PRIMITIVES_SHARED_MEMORY_CUH_

@@ -55,9 +55,12 @@ __device__ __forceinline__ void CopyPlace(float* to, const typename E::Type* fro
     return there && static_cast<unsigned>(row + line.row) < height;
   };
   if constexpr (kAsync<E>) {
-#pragma unroll 4
+    // The next entry is on its way while this one's vector is.
+    Line next = lines[min(first, l.count - 1)];
+#pragma unroll 2
     for (int i = first; i < l.count; i += l.at_once) {
-      const Line line = lines[i];
+      const Line line = next;
+      next = lines[min(i + l.at_once, l.count - 1)];
       CopyAsync<kVector>(to + line.shared, from + line.global, wanted(line));
     }
   } else {

@@ -81,36 +81,30 @@ __device__ __forceinline__ float OperandOf(float v) {
   }
 }
 
-// A float of shared memory, at a distance in bytes: one addition for an address.
-__device__ __forceinline__ float At(const float* from, int bytes) {
-  return *reinterpret_cast<const float*>(reinterpret_cast<const char*>(from) + bytes);
-}
-
 // What a thread adds to a step's place to find its operands, in bytes.
 template <int FM, int FN>
 struct Places {
   int dy[FM][2], x[FN];
-  int dy_half, x_half;  // on to the step's second half, in elements
+  int dy_half, x_half;  // on to the step's second half
 };
 
 // sum += one step's products. kWhole: all of its positions are there; else those whose half of the
 // step is `wanted`.
 template <typename E, bool kWhole, int FM, int FN>
-__device__ __forceinline__ void AddStep(float (&sum)[FM][FN][4], const float* dy, const float* x,
+__device__ __forceinline__ void AddStep(float (&sum)[FM][FN][4], SharedPlace dy, SharedPlace x,
                                         const Places<FM, FN>& at, const bool (&wanted)[2]) {
-  const float* const dy_halves[2] = {dy, dy + at.dy_half};
-  const float* const x_halves[2] = {x, x + at.x_half};
+  const SharedPlace dy_halves[2] = {dy, dy + at.dy_half}, x_halves[2] = {x, x + at.x_half};
   float b[FN][2];
 #pragma unroll
   for (int j = 0; j < 2 * FN; ++j) {
-    b[j / 2][j % 2] = OperandOf<E>(At(x_halves[j % 2], at.x[j / 2]));
+    b[j / 2][j % 2] = OperandOf<E>(LoadFloat(x_halves[j % 2] + at.x[j / 2]));
   }
 #pragma unroll
   for (int i = 0; i < FM; ++i) {
     float a[4];
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      const float v = OperandOf<E>(At(dy_halves[k / 2], at.dy[i][k % 2]));
+      const float v = OperandOf<E>(LoadFloat(dy_halves[k / 2] + at.dy[i][k % 2]));
       a[k] = kWhole || wanted[k / 2] ? v : 0.0f;
     }
 #pragma unroll
@@ -121,7 +115,7 @@ __device__ __forceinline__ void AddStep(float (&sum)[FM][FN][4], const float* dy
 // sum += the products of this warp's slice of a tile.
 template <typename E, int FM, int FN>
 __device__ __forceinline__ void AddTile(float (&sum)[FM][FN][4], const Im2colStep* steps,
-                                        const float* dy, const float* x, const Places<FM, FN>& at,
+                                        SharedPlace dy, SharedPlace x, const Places<FM, FN>& at,
                                         int slice, const Extent& left, const Im2colWgradPlan& g) {
   const int lane_column = static_cast<int>(threadIdx.x) % 4;
   // Rows follow each other in the table.
@@ -166,8 +160,8 @@ __global__ void __launch_bounds__(kThreads, 2)
     int row = i;
     const int column = p.by_steps_w.Split(row) * (4 + g.half_column);
     row *= 1 + g.half_row;
-    steps[i] = {row * g.h.stride * g.dy.box.row + column * g.w.stride * g.dy.box.column,
-                row * g.x.box.row + column * g.x.box.column, row, column};
+    steps[i] = {4 * (row * g.h.stride * g.dy.box.row + column * g.w.stride * g.dy.box.column),
+                4 * (row * g.x.box.row + column * g.x.box.column), row, column};
   }
 
   im2col::FillLines(x_lines, g.x, left_in);
@@ -195,8 +189,8 @@ __global__ void __launch_bounds__(kThreads, 2)
     at.x[j] = 4 * ((n < g.in ? n : 0) * g.x.box.channel + lane_column * g.x.box.column);
   }
   at.dy_half =
-      g.half_row * g.h.stride * g.dy.box.row + g.half_column * g.w.stride * g.dy.box.column;
-  at.x_half = g.half_row * g.x.box.row + g.half_column * g.x.box.column;
+      4 * (g.half_row * g.h.stride * g.dy.box.row + g.half_column * g.w.stride * g.dy.box.column);
+  at.x_half = 4 * (g.half_row * g.x.box.row + g.half_column * g.x.box.column);
 
   float sum[FM][FN][4] = {};
   const int64_t first = split * g.per_split;
@@ -221,7 +215,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       const int row = p.by_tile_h.Split(rest_h) * g.h.size;
       const float* const from = boxes + buffer * g.boxes;
       const Extent left{min(p.rows - row, g.h.size), min(p.columns - column, g.w.size)};
-      AddTile<E>(sum, steps, from + g.dy_at, from, at, slice, left, g);
+      AddTile<E>(sum, steps, PlaceOf(from + g.dy_at), PlaceOf(from), at, slice, left, g);
     }
     buffer ^= 1;
   }

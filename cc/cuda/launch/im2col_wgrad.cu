@@ -27,8 +27,8 @@ template <typename T, int FM, int FN>
 cudaError_t LaunchFragments(const Call& call, const Im2colWgradPlan& plan) {
   using E = tf32::Element<T>;
   auto* kernel = WgradKernel<E, FM, FN>;
-  const cudaError_t status = cudaFuncSetAttribute(
-      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.shared_bytes);
+  const cudaError_t status =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.shared_bytes);
   if (status != cudaSuccess) return status;
   kernel<<<static_cast<unsigned>(plan.blocks * plan.splits), kThreads, plan.shared_bytes,
            call.stream>>>(static_cast<const typename E::Type*>(call.x),
@@ -51,12 +51,15 @@ cudaError_t LaunchRows(const Call& call, const Im2colWgradPlan& plan) {
 
 template <typename T>
 cudaError_t LaunchType(const Call& call, Im2colWgradPlan plan) {
-  // Vectors are planned for whole tensors; a slice of a buffer may start anywhere.
-  const auto aligned = [](const void* p, int vector) {
-    return reinterpret_cast<uintptr_t>(p) % (vector * sizeof(T)) == 0;
+  // A slice of a buffer may start anywhere. Without vectors the plan has the same splits.
+  const auto aligned = [](const void* image, const Im2colLines& lines) {
+    return reinterpret_cast<uintptr_t>(image) % (lines.box.vector * sizeof(T)) == 0;
   };
-  if (!aligned(call.x, plan.x.vector) || !aligned(call.y, plan.dy.vector)) {
-    return cudaErrorMisalignedAddress;
+  if (!aligned(call.x, plan.x) || !aligned(call.y, plan.dy)) {
+    Im2colWgradLimits limits;
+    limits.most_vector = 1;
+    plan = PlanIm2colWgrad(call.problem, sizeof(T), limits);
+    if (plan.reason != nullptr) return cudaErrorMisalignedAddress;
   }
   cudaError_t status = cudaErrorInvalidValue;
   switch (plan.fragments_m) {
@@ -75,8 +78,7 @@ cudaError_t LaunchType(const Call& call, Im2colWgradPlan plan) {
   if (status != cudaSuccess) return status;
   const Problem& q = call.problem;
   return LaunchSumSplits<T>(static_cast<const float*>(call.workspace), call.w,
-                            q.in_channels * q.out_per_group() * q.taps(), plan.splits,
-                            call.stream);
+                            q.in_channels * q.out_per_group() * q.taps(), plan.splits, call.stream);
 }
 
 cudaError_t LaunchWeight(const Call& call, const Im2colWgradPlan& plan) {
