@@ -330,6 +330,32 @@ def _direct_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     return None
 
 
+_FEWEST_A_GROUP = 4
+_MATRIX_CHANNELS = 8
+_WARP_TILES = 256  # pixels of an image
+
+
+def _im2col_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
+    """Estimates: where few channels fill half of a tensor core's operands at least."""
+    del pass_name, facts
+    few, many = sorted((spec.in_per_group, spec.out_per_group))
+    if spec.geometry.groups > 1:
+        if few < _FEWEST_A_GROUP:
+            return f"fewer than {_FEWEST_A_GROUP} channels a group waste its operands"
+        if few > _FEW_CHANNELS:
+            return f"more than {_FEW_CHANNELS} channels a group fill larger tiles"
+    else:
+        if few > _TINY:
+            return f"more than {_TINY} dense channels are a library's matrix product"
+        if many < _MATRIX_CHANNELS:
+            return f"fewer than {_MATRIX_CHANNELS} channels waste its operands"
+        if spec.itemsize == 2:
+            return "a library's 16-bit convolution is faster"
+    if math.prod(spec.in_size) < _WARP_TILES:
+        return f"images of fewer than {_WARP_TILES} pixels do not fill its tiles"
+    return None
+
+
 _LIBRARY_CHANNELS = 8
 
 
@@ -405,10 +431,22 @@ CANDIDATES: tuple[Candidate, ...] = (
         _portable_loses,
     ),
     Candidate(
+        "cuda:mma_im2col_wgrad",
+        (_WEIGHT,),
+        _kernel("cuda:mma_im2col_wgrad", _tensor_cores),
+        _im2col_loses,
+    ),
+    Candidate(
         "cuda:direct_wgrad",
         (_WEIGHT,),
         _kernel("cuda:direct_wgrad"),
         _direct_loses,
+    ),
+    Candidate(
+        "cuda:mma_im2col",
+        (_INPUT,),
+        _kernel("cuda:mma_im2col", _tensor_cores),
+        _im2col_loses,
     ),
     Candidate(
         "cuda:direct",

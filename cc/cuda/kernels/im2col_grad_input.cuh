@@ -120,8 +120,17 @@ __device__ __forceinline__ void StoreSums(typename E::Type* to, const float (&su
   }
 }
 
+// Blocks of a multiprocessor by registers: before 9.0 four fragments of channels need more.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+template <int NF>
+constexpr int kGradInputBlocks = NF >= 4 ? 2 : 3;
+#else
+template <int NF>
+constexpr int kGradInputBlocks = NF >= 8 ? 2 : 3;
+#endif
+
 template <typename E, int MF, int NF>
-__global__ void __launch_bounds__(kBoxThreads, NF == 8 ? 2 : 3)
+__global__ void __launch_bounds__(kBoxThreads, kGradInputBlocks<NF>)
     GradInputKernel(const typename E::Type* __restrict__ dy,
                     const typename E::Type* __restrict__ weight, typename E::Type* __restrict__ dx,
                     const __grid_constant__ GradInputParams p) {

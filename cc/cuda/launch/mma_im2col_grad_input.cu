@@ -1,6 +1,6 @@
 // The input gradient by im2col for every type.
 #include "cuda/kernels/im2col_grad_input.cuh"
-#include "cuda/launch/im2col_launch.cuh"
+#include "cuda/launch/mma_im2col_launch.cuh"
 
 namespace transconv::cuda::im2col {
 namespace {

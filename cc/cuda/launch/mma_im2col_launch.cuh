@@ -1,6 +1,6 @@
 // What the im2col kernels share on the host.
-#ifndef TRANSCONV_CUDA_LAUNCH_IM2COL_LAUNCH_CUH_
-#define TRANSCONV_CUDA_LAUNCH_IM2COL_LAUNCH_CUH_
+#ifndef TRANSCONV_CUDA_LAUNCH_MMA_IM2COL_LAUNCH_CUH_
+#define TRANSCONV_CUDA_LAUNCH_MMA_IM2COL_LAUNCH_CUH_
 
 #include <cstdint>
 
@@ -30,4 +30,4 @@ cudaError_t LaunchGradInput(const Call& call);
 
 }  // namespace transconv::cuda::im2col
 
-#endif  // TRANSCONV_CUDA_LAUNCH_IM2COL_LAUNCH_CUH_
+#endif  // TRANSCONV_CUDA_LAUNCH_MMA_IM2COL_LAUNCH_CUH_
