@@ -66,7 +66,7 @@ constexpr int kMostSteps = 256;
 constexpr int kSampledWeights = 32;  // of which conflicts of banks are counted
 // Steps that one sum may take: the tensor cores cut off what float32 would round, 2^-25 of the sum
 // in the mean at every step.
-constexpr int64_t kMostSummed = 4096;
+constexpr int64_t kMostSummed = 2048;
 constexpr int64_t kMaxPartialBytes = int64_t{64} << 20;
 
 // The size of even parts of at most `most`.

@@ -4,7 +4,8 @@
 // What it knows: threadIdx, blockIdx, blockDim, gridDim in x; __syncthreads by every thread of a
 // block; static shared arrays; dynamic shared memory through cuda::SharedMemory
 // (cuda/primitives/shared_memory.cuh); shuffles down and TF32 products (cuda/primitives/tf32.cuh)
-// by every lane of a warp. Shared memory starts every block poisoned.
+// by every lane of a warp; copies that are waited for later (cuda/primitives/copy_async.cuh).
+// Shared memory starts every block poisoned.
 //
 // A block's threads take turns on one of the CPU's: each runs to its next barrier, in an order that
 // is drawn anew each time, the same in every run. Where a barrier is missing, some order shows it.
@@ -180,6 +181,16 @@ inline void Begin() {
   block.moved = true;
 }
 
+// A function of its own: getcontext may return twice, and warnings count the caller's variables.
+inline void Prepare(Turn* turn) {
+  getcontext(&turn->context);
+  turn->context.uc_stack.ss_sp = turn->stack.get();
+  turn->context.uc_stack.ss_size = Turn::kStack;
+  turn->context.uc_link = &block.scheduler;
+  makecontext(&turn->context, Begin, 0);
+  turn->done = false;
+}
+
 // Runs `kernel()` for every thread of every block, block after block.
 template <typename Kernel>
 void Launch(unsigned grid, unsigned threads, size_t shared_bytes, const Kernel& kernel) {
@@ -202,15 +213,7 @@ void Launch(unsigned grid, unsigned threads, size_t shared_bytes, const Kernel& 
     }
   };
   if (block.turns.size() < threads) block.turns.resize(threads);
-  for (unsigned t = 0; t < threads; ++t) {
-    Turn& turn = block.turns[t];
-    getcontext(&turn.context);
-    turn.context.uc_stack.ss_sp = turn.stack.get();
-    turn.context.uc_stack.ss_size = Turn::kStack;
-    turn.context.uc_link = &block.scheduler;
-    makecontext(&turn.context, Begin, 0);
-    turn.done = false;
-  }
+  for (unsigned t = 0; t < threads; ++t) Prepare(&block.turns[t]);
   std::vector<unsigned> order(threads);
   std::iota(order.begin(), order.end(), 0u);
   std::minstd_rand random;
