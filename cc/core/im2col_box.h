@@ -56,6 +56,8 @@ struct BoxShape {
   int unit_h = 1, unit_w = 1;               // of the image, from one to the next
   int most_vector = 4;
   int row_pad = 0, channel_pad = 0, column_pad = 0;  // in vectors, against conflicts of banks
+  bool merge = true;     // whether pixels that lie side by side may be one run
+  bool aligned = false;  // whether first columns are multiples of most_vector: no shift
 };
 
 // `is_x`: a box of x rather than of y. An image has fewer than 2^31 elements.
@@ -69,7 +71,8 @@ inline Im2colBox MakeIm2colBox(const Problem& q, bool is_x, const BoxShape& shap
   if (q.layout == Layout::kNCHW) {
     b.form = BoxForm::kPlanes;
     runs = shape.unit_w == 1 ? width : 1;
-  } else if (q.groups == 1 && shape.channels == channels && (shape.unit_w == 1 || channels == 1)) {
+  } else if (shape.merge && q.groups == 1 && shape.channels == channels &&
+             (shape.unit_w == 1 || channels == 1)) {
     b.form = BoxForm::kMerged;
     b.scale = channels;
     runs = shape.unit_w == 1 ? width * channels : 1;
@@ -93,7 +96,7 @@ inline Im2colBox MakeIm2colBox(const Problem& q, bool is_x, const BoxShape& shap
     b.size = shape.rows * b.row;
   } else {
     const bool merged = b.form == BoxForm::kMerged;
-    const int count = vectors(shape.columns * b.scale + v - 1);
+    const int count = vectors(shape.columns * b.scale + (shape.aligned ? 0 : v - 1));
     b.channel = 1;
     b.column = b.scale;
     b.row = (count + shape.row_pad) * v;

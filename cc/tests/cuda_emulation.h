@@ -4,7 +4,8 @@
 // What it knows: threadIdx, blockIdx, blockDim, gridDim in x; __syncthreads by every thread of a
 // block; static shared arrays; dynamic shared memory through cuda::SharedMemory
 // (cuda/primitives/shared_memory.cuh); shuffles down and TF32 products (cuda/primitives/tf32.cuh)
-// by every lane of a warp. Shared memory starts every block poisoned.
+// by every lane of a warp; copies that are waited for later (cuda/primitives/copy_async.cuh).
+// Shared memory starts every block poisoned.
 //
 // A block's threads take turns on one of the CPU's: each runs to its next barrier, in an order that
 // is drawn anew each time, the same in every run. Where a barrier is missing, some order shows it.
@@ -68,6 +69,7 @@ struct Block {
   std::vector<uint64_t> shared;  // aligned for every type
   std::vector<Turn> turns;       // kept from launch to launch for their stacks
   std::function<void()> body;    // what every thread runs
+  std::vector<std::vector<std::function<void()>>> copies;  // of each thread, not waited for yet
   ucontext_t scheduler;
   bool moved = false;  // whether a barrier opened or a thread ended
 };
@@ -119,6 +121,9 @@ namespace transconv::cuda {
 inline unsigned char* SharedMemory() {
   return reinterpret_cast<unsigned char*>(emulation::block.shared.data());
 }
+using SharedPlace = const char*;
+inline SharedPlace PlaceOf(const void* p) { return static_cast<const char*>(p); }
+inline float LoadFloat(SharedPlace from) { return *reinterpret_cast<const float*>(from); }
 
 }  // namespace transconv::cuda
 #define TRANSCONV_CUDA_PRIMITIVES_SHARED_MEMORY_CUH_
@@ -146,6 +151,27 @@ inline void Multiply(float (&d)[4], const float (&a)[4], float b0, float b1) {
 }  // namespace transconv::cuda::tf32
 #define TRANSCONV_CUDA_PRIMITIVES_TF32_CUH_
 
+namespace transconv::cuda {
+
+// In place of cuda/primitives/copy_async.cuh. Nothing is copied before it is waited for.
+template <int kCount>
+void CopyAsync(float* shared, const float* global, bool wanted) {
+  const bool aligned = reinterpret_cast<uintptr_t>(shared) % (4 * kCount) == 0 &&
+                       (!wanted || reinterpret_cast<uintptr_t>(global) % (4 * kCount) == 0);
+  if (!aligned) std::printf("emulation: a copy is not aligned\n"), std::exit(1);
+  emulation::block.copies[threadIdx.x].push_back([=] {
+    for (int i = 0; i < kCount; ++i) shared[i] = wanted ? global[i] : 0.0f;
+  });
+}
+inline void CopyAsyncDone() {
+  auto& copies = emulation::block.copies[threadIdx.x];
+  for (const auto& copy : copies) copy();
+  copies.clear();
+}
+
+}  // namespace transconv::cuda
+#define TRANSCONV_CUDA_PRIMITIVES_COPY_ASYNC_CUH_
+
 namespace transconv::emulation {
 
 // What a thread's context starts in; the scheduler has set threadIdx.
@@ -153,6 +179,16 @@ inline void Begin() {
   block.body();
   block.turns[::threadIdx.x].done = true;
   block.moved = true;
+}
+
+// A function of its own: getcontext may return twice, and warnings count the caller's variables.
+inline void Prepare(Turn* turn) {
+  getcontext(&turn->context);
+  turn->context.uc_stack.ss_sp = turn->stack.get();
+  turn->context.uc_stack.ss_size = Turn::kStack;
+  turn->context.uc_link = &block.scheduler;
+  makecontext(&turn->context, Begin, 0);
+  turn->done = false;
 }
 
 // Runs `kernel()` for every thread of every block, block after block.
@@ -166,6 +202,7 @@ void Launch(unsigned grid, unsigned threads, size_t shared_bytes, const Kernel& 
     block.warps[w].barrier = {std::min<int>(threads - w * kWarp, kWarp)};
   }
   block.shared.resize((shared_bytes + 7) / 8);
+  block.copies.resize(threads);
   block.body = [&] {
     for (unsigned b = 0; b < grid; ++b) {
       ::blockIdx.x = b;
@@ -176,15 +213,7 @@ void Launch(unsigned grid, unsigned threads, size_t shared_bytes, const Kernel& 
     }
   };
   if (block.turns.size() < threads) block.turns.resize(threads);
-  for (unsigned t = 0; t < threads; ++t) {
-    Turn& turn = block.turns[t];
-    getcontext(&turn.context);
-    turn.context.uc_stack.ss_sp = turn.stack.get();
-    turn.context.uc_stack.ss_size = Turn::kStack;
-    turn.context.uc_link = &block.scheduler;
-    makecontext(&turn.context, Begin, 0);
-    turn.done = false;
-  }
+  for (unsigned t = 0; t < threads; ++t) Prepare(&block.turns[t]);
   std::vector<unsigned> order(threads);
   std::iota(order.begin(), order.end(), 0u);
   std::minstd_rand random;

@@ -431,6 +431,12 @@ CANDIDATES: tuple[Candidate, ...] = (
         _portable_loses,
     ),
     Candidate(
+        "cuda:mma_im2col_wgrad",
+        (_WEIGHT,),
+        _kernel("cuda:mma_im2col_wgrad", _tensor_cores),
+        _im2col_loses,
+    ),
+    Candidate(
         "cuda:direct_wgrad",
         (_WEIGHT,),
         _kernel("cuda:direct_wgrad"),

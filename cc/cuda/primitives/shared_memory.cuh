@@ -1,12 +1,26 @@
-// A block's dynamic shared memory, by a function that an emulation can replace.
+// A block's dynamic shared memory, by functions that an emulation can replace.
 #ifndef TRANSCONV_CUDA_PRIMITIVES_SHARED_MEMORY_CUH_
 #define TRANSCONV_CUDA_PRIMITIVES_SHARED_MEMORY_CUH_
+
+#include <cstdint>
 
 namespace transconv::cuda {
 
 __device__ __forceinline__ unsigned char* SharedMemory() {
   extern __shared__ __align__(16) unsigned char memory[];
   return memory;
+}
+
+// An address in shared memory, in bytes: of 32 bits, and never taken apart by the compiler, so that
+// a load from a sum of two is one addition.
+using SharedPlace = uint32_t;
+__device__ __forceinline__ SharedPlace PlaceOf(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+__device__ __forceinline__ float LoadFloat(SharedPlace from) {
+  float v;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(from) : "memory");
+  return v;
 }
 
 }  // namespace transconv::cuda

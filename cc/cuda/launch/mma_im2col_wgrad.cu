@@ -1,0 +1,124 @@
+// The weight gradient by TF32 products of a shifted image, and its entry.
+#include <algorithm>
+
+#include "cuda/call.h"
+#include "cuda/kernels/im2col_wgrad.cuh"
+#include "cuda/launch/grad_bias.cuh"
+#include "cuda/primitives/sum_splits.cuh"
+
+namespace transconv::cuda {
+namespace im2col_wgrad {
+namespace {
+
+const char* Plan(Pass pass, const Problem& q, DType dtype, Im2colWgradPlan* plan) {
+  if (pass != Pass::kGradWeight) return "computes the weight gradient alone";
+  if (dtype == DType::kF64) return "has no float64 instructions";
+  if (dtype == DType::kF32 && q.precision > Precision::kDefault) return "multiplies in TF32";
+  *plan = PlanIm2colWgrad(q, static_cast<int64_t>(ByteWidth(dtype)));
+  return plan->reason;
+}
+
+int64_t PartialBytes(const Problem& q, const Im2colWgradPlan& plan) {
+  const int64_t bytes = 4 * plan.splits * q.in_channels * q.out_per_group() * q.taps();
+  return CeilDiv(bytes, 256) * 256;
+}
+
+template <typename T, int FM, int FN>
+cudaError_t LaunchFragments(const Call& call, const Im2colWgradPlan& plan) {
+  using E = tf32::Element<T>;
+  auto* kernel = WgradKernel<E, FM, FN>;
+  const cudaError_t status =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.shared_bytes);
+  if (status != cudaSuccess) return status;
+  kernel<<<static_cast<unsigned>(plan.blocks * plan.splits), kThreads, plan.shared_bytes,
+           call.stream>>>(static_cast<const typename E::Type*>(call.x),
+                          static_cast<const typename E::Type*>(call.y),
+                          static_cast<float*>(call.workspace), MakeParams(call.problem, plan));
+  return cudaGetLastError();
+}
+
+template <typename T, int FM>
+cudaError_t LaunchRows(const Call& call, const Im2colWgradPlan& plan) {
+  switch (plan.fragments_n) {
+    case 1:
+      return LaunchFragments<T, FM, 1>(call, plan);
+    case 2:
+      return LaunchFragments<T, FM, 2>(call, plan);
+    default:
+      return LaunchFragments<T, FM, 4>(call, plan);
+  }
+}
+
+template <typename T>
+cudaError_t LaunchType(const Call& call, Im2colWgradPlan plan) {
+  // A slice of a buffer may start anywhere. Without vectors the plan has the same splits.
+  const auto aligned = [](const void* image, const Im2colLines& lines) {
+    return reinterpret_cast<uintptr_t>(image) % (lines.box.vector * sizeof(T)) == 0;
+  };
+  if (!aligned(call.x, plan.x) || !aligned(call.y, plan.dy)) {
+    Im2colWgradLimits limits;
+    limits.most_vector = 1;
+    plan = PlanIm2colWgrad(call.problem, sizeof(T), limits);
+    if (plan.reason != nullptr) return cudaErrorMisalignedAddress;
+  }
+  cudaError_t status = cudaErrorInvalidValue;
+  switch (plan.fragments_m) {
+    case 2:
+      status = LaunchRows<T, 2>(call, plan);
+      break;
+    case 3:
+      status = LaunchRows<T, 3>(call, plan);
+      break;
+    case 4:
+      status = LaunchRows<T, 4>(call, plan);
+      break;
+    default:
+      break;
+  }
+  if (status != cudaSuccess) return status;
+  const Problem& q = call.problem;
+  return LaunchSumSplits<T>(static_cast<const float*>(call.workspace), call.w,
+                            q.in_channels * q.out_per_group() * q.taps(), plan.splits, call.stream);
+}
+
+cudaError_t LaunchWeight(const Call& call, const Im2colWgradPlan& plan) {
+  switch (call.dtype) {
+    case DType::kF16:
+      return LaunchType<__half>(call, plan);
+    case DType::kBF16:
+      return LaunchType<__nv_bfloat16>(call, plan);
+    case DType::kF32:
+      return LaunchType<float>(call, plan);
+    default:
+      return cudaErrorNotSupported;
+  }
+}
+
+const char* Supports(Pass pass, const Problem& problem, DType dtype) {
+  Im2colWgradPlan plan;
+  return Plan(pass, problem, dtype, &plan);
+}
+
+int64_t Workspace(Pass pass, const Problem& problem, DType dtype) {
+  Im2colWgradPlan plan;
+  if (Plan(pass, problem, dtype, &plan) != nullptr) return -1;
+  return PartialBytes(problem, plan) + grad_bias::WorkspaceBytes(problem, dtype);
+}
+
+cudaError_t Launch(const Call& call) {
+  Im2colWgradPlan plan;
+  if (Plan(call.pass, call.problem, call.dtype, &plan) != nullptr) return cudaErrorNotSupported;
+  const cudaError_t status = LaunchWeight(call, plan);
+  if (status != cudaSuccess || call.vector == nullptr) return status;
+  return grad_bias::Launch(
+      call, static_cast<uint8_t*>(call.workspace) + PartialBytes(call.problem, plan));
+}
+
+}  // namespace
+}  // namespace im2col_wgrad
+
+const KernelEntry kCudaMmaIm2colWgradEntry = {Algorithm::kCudaMmaIm2colWgrad,
+                                              im2col_wgrad::Supports, im2col_wgrad::Workspace,
+                                              im2col_wgrad::Launch};
+
+}  // namespace transconv::cuda
