@@ -111,8 +111,9 @@ inline const char* MakeProgramme(const Problem& q, Pass pass, DType dtype, const
   if (!MakeTilePlan(q, pass, g.rows, g.columns, &g.plan)) {
     return "the kernel or the stride is too large for a tile programme";
   }
+  const int element = static_cast<int>(ByteWidth(dtype)), sector = 32 / element;
+  if (shape.n % sector != 0) return "a strip is no whole number of sectors";
   // Neighbouring tiles that write halves of one sector are slow.
-  const int element = static_cast<int>(ByteWidth(dtype));
   const bool sectors = StoresVectors(q, g) && g.plan.w.target * element % 32 == 0;
   if (use.folded && g.plan.max_target_columns() > (sectors ? kFoldSectors : kFoldColumns)) {
     return "rows are long enough";
@@ -125,7 +126,6 @@ inline const char* MakeProgramme(const Problem& q, Pass pass, DType dtype, const
   g.m_blocks = static_cast<int>(CeilDiv(g.m_per_group, 64));
   g.slabs = static_cast<int>(CeilDiv(g.k_per_group, kSlabChannels));
 
-  const int sector = 32 / element;
   const bool cut = !use.folded && shape.res == 1 && q.layout == Layout::kNCHW && shape.n >= 64 &&
                    g.plan.w.target % sector != 0;
   // Rows start at multiples of their pitch, so only multiples of this divisor occur.
