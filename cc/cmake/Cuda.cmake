@@ -113,6 +113,7 @@ transconv_cuda_library(transconv_cuda_mma
   ARCHITECTURES ${transconv_mma_architectures}
   SOURCES
     cc/cuda/launch/mma_im2col.cu
+    cc/cuda/launch/mma_im2col_forward.cu
     cc/cuda/launch/mma_im2col_grad_input.cu
     cc/cuda/launch/mma_im2col_wgrad.cu
     cc/cuda/launch/mma_tile.cu

@@ -11,9 +11,11 @@
 
 #include "core/geometry.h"
 #include "core/im2col_box.h"
+#include "core/im2col_forward_plan.h"
 #include "core/im2col_plan.h"
 #include "cuda_emulation.h"
 // After the emulation.
+#include "cuda/kernels/im2col_forward.cuh"
 #include "cuda/kernels/im2col_grad_input.cuh"
 #include "cuda/kernels/im2col_stage.cuh"
 
@@ -23,6 +25,7 @@ using transconv::Axis;
 using transconv::BoxForm;
 using transconv::BoxShape;
 using transconv::Im2colBox;
+using transconv::Im2colForwardPlan;
 using transconv::Im2colLimits;
 using transconv::Im2colPlan;
 using transconv::Layout;
@@ -249,6 +252,97 @@ void CheckGradInput(const Problem& q, const Im2colLimits& limits, Count* count,
   }
 }
 
+struct ForwardCount {
+  int checked = 0, refused = 0, parts = 0, rounds = 0, tiles = 0, chunks = 0, steps[9] = {},
+      collected = 0, all = 0, pairs = 0, loose = 0;
+};
+
+template <typename E, int MF, int KS>
+void RunForward(const transconv::cuda::im2col::ForwardParams& p, int64_t groups,
+                const typename E::Type* x, const typename E::Type* w, const typename E::Type* bias,
+                typename E::Type* y) {
+  transconv::emulation::Launch(
+      static_cast<unsigned>(p.streams * groups), transconv::kBoxThreads,
+      static_cast<size_t>(p.plan.shared_bytes),
+      [&] { transconv::cuda::im2col::ForwardKernel<E, MF, KS>(x, w, bias, y, p); });
+}
+
+template <typename E, int MF>
+void RunForwardSteps(const transconv::cuda::im2col::ForwardParams& p, int64_t groups,
+                     const typename E::Type* x, const typename E::Type* w,
+                     const typename E::Type* bias, typename E::Type* y) {
+  switch (p.plan.k_steps) {
+    case 1:
+      return RunForward<E, MF, 1>(p, groups, x, w, bias, y);
+    case 2:
+      return RunForward<E, MF, 2>(p, groups, x, w, bias, y);
+    case 4:
+      return RunForward<E, MF, 4>(p, groups, x, w, bias, y);
+    default:
+      return RunForward<E, 2, 8>(p, groups, x, w, bias, y);
+  }
+}
+
+void Describe(const Im2colForwardPlan& p) {
+  std::printf(
+      "fragments %dx%d k_chunks %d tile %dx%d window %dx%d (%d %d) tiles %dx%d pieces %d rounds %d "
+      "parts %dx%d n_frags %d pitch %d held %d collected %d %d bytes %d resident %d\n",
+      p.m_frags, p.k_steps, p.k_chunks, p.rows, p.columns, p.x_rows, p.x_columns, p.first_row,
+      p.first_column, p.tiles_h, p.tiles_w, p.pieces, p.rounds, p.parts, p.chunk, p.n_frags,
+      p.pitch, p.held, p.collected, p.collects_all, p.shared_bytes, p.resident);
+}
+
+template <typename E>
+void CheckForward(const Problem& q, const Im2colLimits& limits, ForwardCount* count,
+                  std::mt19937* random) {
+  using T = typename E::Type;
+  const Im2colForwardPlan plan = transconv::PlanIm2colForward(q, sizeof(T), limits);
+  if (plan.reason != nullptr) {
+    ++count->refused;
+    return;
+  }
+  ++count->checked;
+  count->parts += plan.parts > 1;
+  count->rounds += plan.rounds > 1;
+  count->tiles += plan.tiles > 1;
+  count->chunks += plan.k_chunks > 1;
+  ++count->steps[plan.k_steps];
+  count->collected += plan.collected;
+  count->all += plan.collects_all;
+  count->loose += !plan.held;
+  const auto x = Draw<E>(q.batch * q.in_channels * q.h.in * q.w.in, (*random)() % 3, random);
+  const auto w = Draw<E>(q.in_channels * q.out_per_group() * q.taps(), 0, random);
+  const auto bias = Draw<E>(q.out_channels, 0, random);
+  const bool with_bias = (*random)() % 3 != 0;
+  const int64_t size = q.batch * q.out_channels * q.h.out * q.w.out;
+  std::vector<float> want(static_cast<size_t>(size), 0.0f);
+  for (int64_t c = 0; with_bias && c < q.batch * q.out_channels; ++c) {
+    for (int64_t i = 0; i < q.h.out * q.w.out; ++i) {
+      want[At(q, false, c / q.out_channels, c % q.out_channels, i / q.w.out, i % q.w.out)] =
+          E::Widen(bias[static_cast<size_t>(c % q.out_channels)]);
+    }
+  }
+  ForAll(q, [&](size_t i, size_t k, size_t y) { want[y] += E::Load(x[i]) * E::Load(w[k]); });
+  std::vector<T> got(want.size(), E::kPoison);
+  const auto p = transconv::cuda::im2col::MakeForwardParams(
+      q, plan, (*random)() % 4 != 0, (*random)() % 4 != 0, (*random)() % 8 + 1);
+  count->pairs += p.pairs;
+  const T* const added = with_bias ? bias.data() : nullptr;
+  if (plan.m_frags == 2) {
+    RunForwardSteps<E, 2>(p, q.groups, x.data(), w.data(), added, got.data());
+  } else {
+    RunForwardSteps<E, 4>(p, q.groups, x.data(), w.data(), added, got.data());
+  }
+  for (size_t i = 0; i < want.size(); ++i) {
+    if (got[i] != E::kPoison && Same(E::Load(got[i]), want[i])) continue;
+    std::printf("im2col_test: forward element %d is %g, not %g\n", static_cast<int>(i),
+                static_cast<double>(E::Load(got[i])), static_cast<double>(want[i]));
+    Describe(q);
+    Describe(plan);
+    std::exit(1);
+  }
+}
+
 Axis MakeAxis(int64_t in, int64_t kernel, int64_t stride, int64_t dilation, int64_t lo,
               int64_t hi) {
   const int64_t out = stride * (in - 1) + dilation * (kernel - 1) + 1 - lo - hi;
@@ -271,6 +365,13 @@ Problem MakeProblem(int64_t batch, int64_t groups, int64_t in, int64_t out, cons
 void Print() {
   const auto show = [](const char* name, Problem q, Layout layout) {
     q.layout = layout;
+    const Im2colForwardPlan forward = transconv::PlanIm2colForward(q, 4);
+    std::printf("%s forward: %s\n", name, forward.reason == nullptr ? "" : forward.reason);
+    if (forward.reason == nullptr) {
+      Describe(forward);
+      std::printf("  predicted ms %.4f\n",
+                  transconv::im2col::ForwardCost(forward, q, Im2colLimits(), 4) / 1.755e6);
+    }
     const Im2colPlan plan = transconv::PlanIm2colGradInput(q, 4);
     std::printf("%s grad_input: %s\n", name, plan.reason == nullptr ? "" : plan.reason);
     if (plan.reason != nullptr) return;
@@ -295,42 +396,74 @@ void Print() {
 
 }  // namespace
 
-int main(int argc, char**) {
-  if (argc > 1) {
+// With a number: so many random problems and another seed; with 0, how problems are cut.
+int main(int argc, char** argv) {
+  const int problems = argc > 1 ? std::atoi(argv[1]) : 36;
+  if (problems == 0) {
     Print();
     return 0;
   }
-  std::mt19937 random(5);
+  std::mt19937 random(static_cast<unsigned>(argc > 1 ? problems : 5));
   const auto pick = [&](int lo, int hi) {
     return lo + static_cast<int>(random() % static_cast<unsigned>(hi - lo + 1));
   };
-  for (int i = 0; i < 300; ++i) CheckBox(&random);
+  for (int i = 0; i < 200; ++i) CheckBox(&random);
 
-  constexpr int kChannels[][2] = {{1, 1}, {4, 5},  {3, 16}, {8, 16}, {8, 4},  {17, 2},
-                                  {9, 3}, {32, 3}, {33, 1}, {70, 2}, {5, 10}, {2, 24}};
+  constexpr int kChannels[][2] = {{1, 1}, {4, 5},  {3, 16}, {8, 16}, {8, 4}, {17, 2},
+                                  {9, 3}, {32, 3}, {33, 1}, {70, 2}, {5, 6}, {2, 12}};
   Count count;
-  for (int i = 0; i < 150; ++i) {
+  ForwardCount forward;
+  const auto check = [&](const Problem& q, const Im2colLimits& limits, bool narrow) {
+    if (narrow) {
+      CheckGradInput<Narrow>(q, limits, &count, &random);
+      CheckForward<Narrow>(q, limits, &forward, &random);
+    } else {
+      CheckGradInput<Single>(q, limits, &count, &random);
+      CheckForward<Single>(q, limits, &forward, &random);
+    }
+  };
+  for (int i = 0; i < problems; ++i) {
     const auto axis = [&](int most_in, int most_kernel) {
       return MakeAxis(pick(1, most_in), pick(1, most_kernel), pick(1, 4), pick(1, 3), pick(-3, 3),
                       pick(-3, 3));
     };
     const auto& channels = kChannels[i % 12];
-    Problem q = MakeProblem(pick(1, 3), pick(1, 3), channels[0], channels[1],
-                            axis(i % 5 == 0 ? 1 : 9, 4), axis(i % 7 == 0 ? 40 : 12, 5));
+    Problem q = MakeProblem(pick(1, 2), pick(1, 3), channels[0], channels[1],
+                            axis(i % 5 == 0 ? 1 : 8, 4), axis(i % 7 == 0 ? 40 : 10, 5));
     q.layout = i % 2 == 0 ? Layout::kNHWC : Layout::kNCHW;
     if (i % 3 == 0) q.groups = 1, q.in_channels = channels[0], q.out_channels = channels[1];
-    if (i % 12 == 0) q = MakeProblem(1, 1, 3, 2, MakeAxis(24, 3, 2, 1, 1, 1), axis(24, 3));
     Im2colLimits limits;
-    // Little room makes many tiles and chunks, small tiles many rounds of few.
+    // Little room makes many tiles, parts and chunks; one multiprocessor makes large tiles.
     if (i % 3 == 1) limits.shared_bytes = (3 + i % 8) << 10;
     if (i % 3 == 2) limits.most_pixels = 40;
     if (i % 3 == 0) limits.multiprocessors = 1;
     if (i % 11 == 0) limits.most_vector = 1;
-    if (i % 4 == 0) {
-      CheckGradInput<Narrow>(q, limits, &count, &random);
-    } else {
-      CheckGradInput<Single>(q, limits, &count, &random);
-    }
+    check(q, limits, i % 4 == 0);
+  }
+  // Images of several rounds, kernels without an overlap, taps without pixels, a column, many
+  // channels in chunks.
+  const auto square = [](int64_t in, int64_t kernel, int64_t stride, int64_t dilation,
+                         int64_t crop) {
+    return MakeAxis(in, kernel, stride, dilation, crop, crop);
+  };
+  Im2colLimits large;
+  large.multiprocessors = 1;
+  large.shared_bytes = 200 << 10;
+  for (const Layout layout : {Layout::kNCHW, Layout::kNHWC}) {
+    const auto special = [&](Problem q, const Im2colLimits& limits) {
+      q.layout = layout;
+      check(q, limits, false);
+    };
+    special(MakeProblem(1, 1, 10, 3, square(24, 3, 2, 1, 1), square(28, 3, 2, 1, 1)), large);
+    special(MakeProblem(1, 2, 4, 4, square(5, 2, 4, 1, 0), square(6, 3, 3, 1, 0)), {});
+    special(MakeProblem(1, 1, 8, 2, square(4, 2, 5, 5, -2), square(5, 2, 7, 1, 3)), {});
+    special(MakeProblem(2, 1, 16, 1, square(30, 8, 4, 1, 2), square(1, 1, 1, 1, 0)), {});
+    Im2colLimits little;
+    little.shared_bytes = 9 << 10;
+    little.multiprocessors = 1;
+    special(MakeProblem(1, 1, 6, 40, square(6, 2, 2, 1, 0), square(8, 2, 2, 1, 0)), little);
+    special(MakeProblem(1, 2, 5, 12, square(6, 3, 2, 2, 1), square(9, 5, 3, 1, 2)), little);
+    special(MakeProblem(1, 1, 80, 2, square(4, 2, 2, 1, 0), square(7, 2, 2, 1, 0)), little);
   }
   std::printf(
       "im2col_test: %d checked, %d refused, %d in chunks, %d in rounds, %d of many tiles, "
@@ -339,5 +472,15 @@ int main(int argc, char**) {
       count.checked, count.refused, count.chunks, count.rounds, count.tiles, count.fragments[1],
       count.fragments[2], count.fragments[4], count.fragments[8], count.forms[0], count.forms[1],
       count.forms[2], count.vectors[1], count.vectors[2], count.vectors[4]);
-  return 0;
+  std::printf(
+      "im2col_test: forward %d checked, %d refused, %d in parts, %d in rounds, %d of many tiles, "
+      "%d "
+      "in chunks, steps %d %d %d %d, %d collected, %d of all, %d pairs, %d weights by part\n",
+      forward.checked, forward.refused, forward.parts, forward.rounds, forward.tiles,
+      forward.chunks, forward.steps[1], forward.steps[2], forward.steps[4], forward.steps[8],
+      forward.collected, forward.all, forward.pairs, forward.loose);
+  const bool enough = count.chunks >= 4 && count.rounds >= 2 && count.forms[1] >= 8 &&
+                      count.vectors[4] >= 8 && forward.parts >= 8 && forward.rounds >= 2 &&
+                      forward.chunks >= 4 && forward.all >= 4 && forward.loose >= 4;
+  return enough ? 0 : 1;
 }

@@ -444,7 +444,7 @@ CANDIDATES: tuple[Candidate, ...] = (
     ),
     Candidate(
         "cuda:mma_im2col",
-        (_INPUT,),
+        (_FORWARD, _INPUT),
         _kernel("cuda:mma_im2col", _tensor_cores),
         _im2col_loses,
     ),

@@ -1,0 +1,459 @@
+// The forward pass of problems with few channels on one side, on the tensor cores: a matrix product
+// with the columns of every tap, and their sum (col2im) from shared memory.
+//
+// A warp holds the x of 16 MF pixels in registers, read from the image as fragments: eight
+// neighbouring pixels of four channels or, channels last, two neighbouring channels a lane, are
+// whole sectors. It multiplies them by the weights of all taps of some output channels, whose
+// fragments lie in shared memory, and stores the columns there. Then lanes are neighbouring outputs
+// and add up the columns of their taps; with a stride of two a lane has both outputs of a pixel, so
+// that lanes read neighbouring columns. core/im2col_forward_plan.h has the sizes.
+//
+// The next tile's x is on its way while the last sums are made. Only taps inside of the image are
+// added, and only pixels of the image are multiplied; input channels beyond the last one are zeros
+// on both sides. Every sum has a fixed order.
+#ifndef TRANSCONV_CUDA_KERNELS_IM2COL_FORWARD_CUH_
+#define TRANSCONV_CUDA_KERNELS_IM2COL_FORWARD_CUH_
+
+#include <cstdint>
+#include <cstring>
+
+#include "core/direct_plan.h"
+#include "core/divider.h"
+#include "core/geometry.h"
+#include "core/im2col_forward_plan.h"
+#include "cuda/kernels/im2col_stage.cuh"
+#include "cuda/primitives/shared_memory.cuh"
+#include "cuda/primitives/tf32.cuh"
+
+namespace transconv::cuda::im2col {
+
+struct ForwardParams {
+  Im2colForwardPlan plan;
+  DirectAxis h, w;
+  // Elements from one to the next.
+  int64_t x_batch, x_channel, y_batch, y_channel;
+  int x_column, y_column;
+  int in_per_group, out_per_group, taps;
+  int streams;                   // of tiles, which blocks of the same group share
+  bool neighbours;               // a lane loads two channels of x at once
+  bool pairs;                    // a lane sums two neighbouring outputs, ...
+  bool joined;                   // ... which are stored at once
+  int hop_row, hop_column;       // columns' elements from one tap that an output has to the next
+  Divider by_group;              // a block's index: group, stream
+  Divider by_tile_w, by_tile_h;  // a tile's: column, row, image
+  Divider by_window;             // a pixel of the window
+  Divider by_items, by_rows, by_chunk;        // lanes' outputs: along a row, rows, channels
+  Divider by_run_channels, by_run_columns;    // collected results
+  Divider by_steps, by_fragments, by_chunks;  // a weight
+};
+
+// Where a row or column of outputs starts among the columns, and how many taps it has.
+struct alignas(8) TapRun {
+  int at, count;
+};
+
+// The window's first pixel and the tile's first output.
+struct ForwardTile {
+  int image, x_row, x_column, y_row, y_column;
+  __device__ ForwardTile(int index, const ForwardParams& p) : image(index) {
+    const Im2colForwardPlan& g = p.plan;
+    const int v_column = p.by_tile_w.Split(image) * g.v_columns;
+    const int v_row = p.by_tile_h.Split(image) * g.v_rows;
+    y_row = v_row * p.h.stride;
+    y_column = v_column * p.w.stride;
+    x_row = max(min(v_row + g.first_row, p.h.source - g.x_rows), 0);
+    x_column = max(min(v_column + g.first_column, p.w.source - g.x_columns), 0);
+  }
+};
+
+// Weights of `parts` parts from one on, [part][chunk of k][fragment of columns][step][lane][two].
+template <typename E, int KS>
+__device__ __forceinline__ void StageColumnsWeights(float* to,
+                                                    const typename E::Type* __restrict__ weight,
+                                                    int part, int parts, const ForwardParams& p) {
+  const Im2colForwardPlan& g = p.plan;
+  const int size = parts * g.part_weights(), columns = p.out_per_group * p.taps;
+  constexpr int kAhead = 4;  // loads on their way
+  for (int e = static_cast<int>(threadIdx.x); e < size; e += kAhead * kBoxThreads) {
+    typename E::Type found[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      // A lane's place in a fragment is the same for all.
+      const int half = e % 2, lane = e / 2 % 32, t = lane % 4;
+      int chunk = (e + i * kBoxThreads) / 64;
+      const int step = p.by_steps.Split(chunk), fragment = p.by_fragments.Split(chunk);
+      int at_part = chunk;
+      chunk = p.by_chunks.Split(at_part);
+      const int column = fragment * 8 + lane / 4;
+      const int all = (part + at_part) * g.chunk * p.taps + column;
+      const int in = (chunk * KS + step) * 8 + (p.neighbours ? 2 * t + half : t + 4 * half);
+      found[i] = 0;
+      if (column < g.chunk * p.taps && all < columns && in < p.in_per_group) {
+        found[i] = weight[in * columns + all];
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (e + i * kBoxThreads < size) to[e + i * kBoxThreads] = E::Load(found[i]);
+    }
+  }
+}
+
+// An element's bits in a register, as which it is loaded, and the operand that it becomes when it
+// is there.
+template <typename E>
+__device__ __forceinline__ float Held(typename E::Type v) {
+  uint32_t bits = 0;
+  memcpy(&bits, &v, sizeof(v));
+  float held;
+  memcpy(&held, &bits, sizeof(held));
+  return held;
+}
+template <typename E>
+__device__ __forceinline__ float OperandOf(float held) {
+  typename E::Type v;
+  memcpy(&v, &held, sizeof(v));
+  return E::Load(v);
+}
+
+// The x of a piece and a chunk of k, as the registers of its fragments.
+template <typename E, int MF, int KS>
+__device__ __forceinline__ void LoadPixels(float (&a)[MF][KS][4],
+                                           const typename E::Type* __restrict__ x,
+                                           const ForwardTile& tile, int piece, int chunk,
+                                           const ForwardParams& p) {
+  using Type = typename E::Type;
+  const int lane = static_cast<int>(threadIdx.x) % 32, t = lane % 4;
+  const int first = chunk * (8 * KS) + (p.neighbours ? 2 * t : t);
+  const uint32_t channel = static_cast<uint32_t>(p.x_channel);
+  const Type* const image = x + tile.image * p.x_batch;
+#pragma unroll
+  for (int i = 0; i < 2 * MF; ++i) {
+    const int m = piece * (16 * MF) + i * 8 + lane / 4;
+    int r = m;
+    const int c = p.by_window.Split(r);
+    const int channels = m < p.plan.pixels() ? p.in_per_group - first : 0;
+    // An image has fewer than 2^31 elements.
+    const uint32_t at = static_cast<uint32_t>((tile.x_row + r) * p.w.source + tile.x_column + c) *
+                            static_cast<uint32_t>(p.x_column) +
+                        static_cast<uint32_t>(first) * channel;
+    float (&to)[KS][4] = a[i / 2];
+    if (p.neighbours) {
+#pragma unroll
+      for (int s = 0; s < KS; ++s) {
+        Vector<Type, 2> both;
+        both.value[0] = both.value[1] = 0;  // zero's bits in every type
+        if (s * 8 < channels) {
+          both = *reinterpret_cast<const Vector<Type, 2>*>(image + (at + s * 8));
+        }
+        to[s][i % 2] = Held<E>(both.value[0]);
+        to[s][i % 2 + 2] = Held<E>(both.value[1]);
+      }
+    } else {
+#pragma unroll
+      for (int s = 0; s < KS; ++s) {
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          Type value = 0;
+          if (s * 8 + 4 * j < channels) value = image[at + (s * 8 + 4 * j) * channel];
+          to[s][i % 2 + 2 * j] = Held<E>(value);
+        }
+      }
+    }
+  }
+}
+
+// columns (+)= weights times a warp's pixels. `to` is the lane's first element, `weights` its first
+// registers; kAdd: sums of an earlier chunk of k are there.
+template <int MF, int KS>
+__device__ __forceinline__ void MultiplyColumns(float* to, const float (&a)[MF][KS][4],
+                                                const Vector<float, 2>* weights, bool adds,
+                                                const Im2colForwardPlan& g) {
+#pragma unroll 1
+  for (int n = 0; n < g.n_frags; ++n) {
+    float sum[MF][4] = {};
+    if (adds) {
+#pragma unroll
+      for (int i = 0; i < MF; ++i) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) sum[i][j] = to[j % 2 * g.pitch + i * 16 + j / 2 * 8];
+      }
+    }
+#pragma unroll
+    for (int s = 0; s < KS; ++s) {
+      const Vector<float, 2> b = weights[s * 32];
+#pragma unroll
+      for (int i = 0; i < MF; ++i) tf32::Multiply(sum[i], a[i][s], b.value[0], b.value[1]);
+    }
+#pragma unroll
+    for (int i = 0; i < MF; ++i) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) to[j % 2 * g.pitch + i * 16 + j / 2 * 8] = sum[i][j];
+    }
+    weights += KS * 32;
+    to += 8 * g.pitch;
+  }
+}
+
+// The taps of output `o` whose pixels are in the window of `size` from `first` on. `row` is a tap's
+// distance among the columns, `pixel` a pixel's.
+__device__ inline TapRun TapsInWindow(const DirectAxis& axis, int o, int first, int size, int row,
+                                      int pixel) {
+  const DirectAxis::Taps taps = axis.TapsOf(o);
+  int tap = taps.first, count = taps.count, source = taps.source - first;
+  for (; count > 0 && source >= size; --count) {
+    source -= axis.hop;
+    tap += axis.step;
+  }
+  while (count > 0 && source - axis.hop * (count - 1) < 0) --count;
+  return {tap * row + source * pixel, count};
+}
+
+// Adds B columns of taps that N outputs all have, and moves on by as many.
+template <int N, int B>
+__device__ __forceinline__ void SumBlock(float (&sum)[N], const float* (&at)[N], int rows,
+                                         const ForwardParams& p) {
+  const float* from[N];
+#pragma unroll
+  for (int j = 0; j < N; ++j) from[j] = at[j];
+#pragma unroll 2
+  for (int a = 0; a < rows; ++a) {
+#pragma unroll
+    for (int b = 0; b < B; ++b) {
+#pragma unroll
+      for (int j = 0; j < N; ++j) sum[j] += from[j][b * p.hop_column];
+    }
+#pragma unroll
+    for (int j = 0; j < N; ++j) from[j] += p.hop_row;
+  }
+#pragma unroll
+  for (int j = 0; j < N; ++j) at[j] += B * p.hop_column;
+}
+
+// Sums of N outputs of a row.
+template <int N>
+__device__ __forceinline__ void SumTaps(float (&sum)[N], const float* columns, TapRun row,
+                                        const TapRun* runs, const ForwardParams& p) {
+  const float* at[N];
+  int count[N], shared = runs[0].count;
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    const TapRun run = runs[j];
+    at[j] = columns + (row.at + run.at);
+    count[j] = run.count;
+    shared = min(shared, run.count);
+  }
+  int left = shared;
+  for (; left > 2; left -= 3) SumBlock<N, 3>(sum, at, row.count, p);
+  if (left == 2) SumBlock<N, 2>(sum, at, row.count, p);
+  if (left == 1) SumBlock<N, 1>(sum, at, row.count, p);
+  if constexpr (N > 1) {  // what only some have
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      float one[1] = {sum[j]};
+      const float* rest[1] = {at[j]};
+      for (int b = shared; b < count[j]; ++b) SumBlock<1, 1>(one, rest, row.count, p);
+      sum[j] = one[0];
+    }
+  }
+}
+
+// Sums the outputs of a part, and stores them or, channels last, collects them in `results`.
+template <typename E, int N>
+__device__ __forceinline__ void AddColumns(typename E::Type* y, const float* columns,
+                                           const TapRun* row_runs, float* results,
+                                           const typename E::Type* bias, const ForwardTile& tile,
+                                           int part, const ForwardParams& p) {
+  const Im2colForwardPlan& g = p.plan;
+  const int channels = min(g.chunk, p.out_per_group - part * g.chunk);
+  const TapRun* const column_runs = row_runs + g.rows;
+  const int run = g.collects_all ? p.out_per_group : channels;
+  const int size = g.rows * (g.columns / N) * g.chunk;
+  for (int e = static_cast<int>(threadIdx.x); e < size; e += kBoxThreads) {
+    int c = e, row, column;
+    if (g.collected) {  // channels innermost, as they are collected
+      row = e;
+      c = p.by_chunk.Split(row);
+      column = p.by_items.Split(row);
+    } else {
+      column = p.by_items.Split(c);
+      row = p.by_rows.Split(c);
+    }
+    column *= N;
+    const int y_row = tile.y_row + row, y_column = tile.y_column + column;
+    if (c >= channels || y_row >= p.h.target || y_column >= p.w.target) continue;
+    float sum[N] = {};
+    SumTaps<N>(sum, columns + c * p.taps * g.pitch, row_runs[row], column_runs + column, p);
+    const float shift = bias == nullptr ? 0.0f : E::Widen(bias[part * g.chunk + c]);
+#pragma unroll
+    for (int j = 0; j < N; ++j) sum[j] += shift;
+    if (g.collected) {
+      float* const to =
+          results + (row * g.columns + column) * run + (g.collects_all ? part * g.chunk : 0) + c;
+#pragma unroll
+      for (int j = 0; j < N; ++j) to[j * run] = sum[j];
+      continue;
+    }
+    typename E::Type* const to =
+        y + (part * g.chunk + c) * p.y_channel + (y_row * p.w.target + y_column) * p.y_column;
+    if (N == 2 && p.joined) {
+      *reinterpret_cast<Vector<typename E::Type, 2>*>(to) = {E::Round(sum[0]),
+                                                             E::Round(sum[N - 1])};
+    } else {
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        if (y_column + j < p.w.target) to[j * p.y_column] = E::Round(sum[j]);
+      }
+    }
+  }
+}
+
+// Stores collected results, of channels from `first` on.
+template <typename E>
+__device__ __forceinline__ void StoreCollected(typename E::Type* y, const float* results,
+                                               const ForwardTile& tile, int first,
+                                               const ForwardParams& p) {
+  const Im2colForwardPlan& g = p.plan;
+  const int run = g.collects_all ? p.out_per_group : min(g.chunk, p.out_per_group - first);
+  const int width = g.collects_all ? p.out_per_group : g.chunk;
+  const int size = g.rows * g.columns * width;
+#pragma unroll 2
+  for (int e = static_cast<int>(threadIdx.x); e < size; e += kBoxThreads) {
+    int row = e;
+    const int c = p.by_run_channels.Split(row), column = p.by_run_columns.Split(row);
+    const int y_row = tile.y_row + row, y_column = tile.y_column + column;
+    if (c >= run || y_row >= p.h.target || y_column >= p.w.target) continue;
+    y[(y_row * p.w.target + y_column) * p.y_column + first + c] =
+        E::Round(results[(row * g.columns + column) * run + c]);
+  }
+}
+
+template <typename E, int MF, int KS>
+__global__ void __launch_bounds__(kBoxThreads, MF* KS <= 4 ? 3 : 2)
+    ForwardKernel(const typename E::Type* __restrict__ x,
+                  const typename E::Type* __restrict__ weight,
+                  const typename E::Type* __restrict__ bias, typename E::Type* __restrict__ y,
+                  const __grid_constant__ ForwardParams p) {
+  using Type = typename E::Type;
+  const Im2colForwardPlan& g = p.plan;
+  unsigned char* const shared = SharedMemory();
+  float* const weights = reinterpret_cast<float*>(shared);
+  float* const columns = reinterpret_cast<float*>(shared + g.columns_at);
+  TapRun* const runs = reinterpret_cast<TapRun*>(shared + g.tables_at);
+  float* const results = reinterpret_cast<float*>(shared + g.results_at);
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
+
+  int stream = static_cast<int>(blockIdx.x);
+  const int group = p.by_group.Split(stream);
+  x += group * p.in_per_group * p.x_channel;
+  y += group * p.out_per_group * p.y_channel;
+  weight += int64_t{group} * p.in_per_group * p.out_per_group * p.taps;
+  if (bias != nullptr) bias += group * p.out_per_group;
+  float a[MF][KS][4];
+  if (g.keeps_pixels() && stream < g.tiles) {
+    LoadPixels<E, MF, KS>(a, x, ForwardTile(stream, p), warp, 0, p);
+  }
+  if (g.held) StageColumnsWeights<E, KS>(weights, weight, 0, g.parts, p);
+  for (int index = stream; index < g.tiles; index += p.streams) {
+    for (int part = 0; part < g.parts; ++part) {
+      __syncthreads();
+      if (part == 0) {
+        const ForwardTile tile(index, p);
+        for (int i = thread; i < g.rows + g.columns; i += kBoxThreads) {
+          runs[i] = i < g.rows ? TapsInWindow(p.h, tile.y_row + i, tile.x_row, g.x_rows,
+                                              p.w.kernel * g.pitch, g.x_columns)
+                               : TapsInWindow(p.w, tile.y_column + i - g.rows, tile.x_column,
+                                              g.x_columns, g.pitch, 1);
+        }
+      }
+      if (!g.held) {
+        StageColumnsWeights<E, KS>(weights, weight, part, 1, p);
+        __syncthreads();
+      }
+      const int first = g.held ? part * g.part_weights() : 0;
+      for (int round = 0; round < g.rounds; ++round) {
+        const int piece = round * Im2colPlan::kWarps + warp;
+        if (piece >= g.pieces) break;
+        for (int chunk = 0; chunk < g.k_chunks; ++chunk) {
+          if (!g.keeps_pixels()) {
+            LoadPixels<E, MF, KS>(a, x, ForwardTile(index, p), piece, chunk, p);
+          }
+          if (!g.keeps_pixels() || part == 0) {
+#pragma unroll
+            for (int i = 0; i < MF; ++i) {
+#pragma unroll
+              for (int s = 0; s < KS; ++s) {
+#pragma unroll
+                for (int j = 0; j < 4; ++j) a[i][s][j] = OperandOf<E>(a[i][s][j]);
+              }
+            }
+          }
+          MultiplyColumns<MF, KS>(columns + lane % 4 * 2 * g.pitch + piece * (16 * MF) + lane / 4,
+                                  a,
+                                  reinterpret_cast<const Vector<float, 2>*>(weights + first) +
+                                      chunk * (g.n_frags * KS * 32) + lane,
+                                  chunk > 0, g);
+        }
+      }
+      if (g.keeps_pixels() && part == g.parts - 1 && index + p.streams < g.tiles) {
+        LoadPixels<E, MF, KS>(a, x, ForwardTile(index + p.streams, p), warp, 0, p);
+      }
+      __syncthreads();
+      const ForwardTile tile(index, p);  // anew, rather than in registers all the time
+      Type* const to = y + tile.image * p.y_batch;
+      if (p.pairs) {
+        AddColumns<E, 2>(to, columns, runs, results, bias, tile, part, p);
+      } else {
+        AddColumns<E, 1>(to, columns, runs, results, bias, tile, part, p);
+      }
+      if (g.collected && (!g.collects_all || part == g.parts - 1)) {
+        __syncthreads();
+        StoreCollected<E>(to, results, tile, g.collects_all ? 0 : part * g.chunk, p);
+      }
+    }
+  }
+}
+
+// `pairs_of_x`, `pairs_of_y`: whether they are aligned to two elements.
+inline ForwardParams MakeForwardParams(const Problem& q, const Im2colForwardPlan& plan,
+                                       bool pairs_of_x, bool pairs_of_y, int64_t blocks) {
+  const bool first = q.layout == Layout::kNCHW;
+  const int64_t x_size = q.h.in * q.w.in, y_size = q.h.out * q.w.out;
+  ForwardParams p{};
+  p.plan = plan;
+  p.h = DirectAxis(q.h, Pass::kForward);
+  p.w = DirectAxis(q.w, Pass::kForward);
+  p.x_batch = q.in_channels * x_size;
+  p.x_channel = first ? x_size : 1;
+  p.x_column = static_cast<int>(first ? 1 : q.in_channels);
+  p.y_batch = q.out_channels * y_size;
+  p.y_channel = first ? y_size : 1;
+  p.y_column = static_cast<int>(first ? 1 : q.out_channels);
+  p.in_per_group = static_cast<int>(q.in_per_group());
+  p.out_per_group = static_cast<int>(q.out_per_group());
+  p.taps = static_cast<int>(q.taps());
+  p.streams =
+      static_cast<int>(std::clamp<int64_t>(blocks / q.groups, 1, std::max<int64_t>(plan.tiles, 1)));
+  p.neighbours = pairs_of_x && !first && q.in_per_group() % 2 == 0;
+  p.pairs = q.w.stride == 2;
+  p.joined = pairs_of_y && p.y_column == 1 && q.w.out % 2 == 0;
+  p.hop_row = p.h.step * p.w.kernel * plan.pitch - p.h.hop * plan.x_columns;
+  p.hop_column = p.w.step * plan.pitch - p.w.hop;
+  p.by_group = Divider(q.groups);
+  p.by_tile_w = Divider(plan.tiles_w);
+  p.by_tile_h = Divider(plan.tiles_h);
+  p.by_window = Divider(plan.x_columns);
+  p.by_items = Divider(plan.columns / (p.pairs ? 2 : 1));
+  p.by_rows = Divider(plan.rows);
+  p.by_chunk = Divider(plan.chunk);
+  p.by_run_channels = Divider(plan.collects_all ? q.out_per_group() : plan.chunk);
+  p.by_run_columns = Divider(plan.columns);
+  p.by_steps = Divider(plan.k_steps);
+  p.by_fragments = Divider(plan.n_frags);
+  p.by_chunks = Divider(plan.k_chunks);
+  return p;
+}
+
+}  // namespace transconv::cuda::im2col
+
+#endif  // TRANSCONV_CUDA_KERNELS_IM2COL_FORWARD_CUH_
