@@ -157,7 +157,7 @@ inline Im2colForwardPlan PlanIm2colForward(const Problem& q, int element,
       rows = CeilDiv(high, CeilDiv(high, std::min(rows, high)));
       if (rows == last_rows) continue;
       last_rows = rows;
-      bool fits = false;
+      int fits = 0;  // more parts than twice those that fit only cost more
       int64_t last_chunk = 0;
       for (int64_t parts : {int64_t{1}, int64_t{2}, int64_t{3}, int64_t{4}, int64_t{8}, out}) {
         const int64_t chunk = CeilDiv(out, std::min(parts, out));
@@ -175,14 +175,15 @@ inline Im2colForwardPlan PlanIm2colForward(const Problem& q, int element,
           p.tiles_w = static_cast<int>(CeilDiv(wide, columns));
           p.tiles = q.batch * p.tiles_h * p.tiles_w;
           if (p.tiles > kMax / 2 || p.tiles * q.groups > kMax) continue;
-          fits = true;
+          ++fits;
           const double cost = im2col::ForwardCost(p, q, limits, element);
           if (cost >= least) continue;
           least = cost;
           best = p;
         }
+        if (fits > 2) break;
       }
-      if (!fits) break;
+      if (fits == 0) break;
     }
   }
   return best;

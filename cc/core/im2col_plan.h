@@ -258,7 +258,7 @@ inline Im2colPlan PlanIm2colGradInput(const Problem& q, int element,
       if (rows == last_rows) continue;
       last_rows = rows;
       if (rows * columns > limits.most_pixels) break;
-      bool fits = false;
+      int fits = 0;  // more chunks than twice those that fit only cost more
       int64_t last_chunk = 0;
       for (int64_t parts : {int64_t{1}, int64_t{2}, int64_t{4}, int64_t{8}, int64_t{16}, out}) {
         int64_t chunk = CeilDiv(out, std::min(parts, out));
@@ -282,13 +282,14 @@ inline Im2colPlan PlanIm2colGradInput(const Problem& q, int element,
         p.tiles = q.batch * p.tiles_h * p.tiles_w;
         if (p.tiles > kMax / 2 || p.work() * q.groups > kMax) continue;
         const double cost = im2col::Cost(p, q, limits, element);
-        fits = true;
-        if (cost >= least) continue;
-        least = cost;
-        best = p;
-        best.reason = nullptr;
+        if (cost < least) {
+          least = cost;
+          best = p;
+          best.reason = nullptr;
+        }
+        if (++fits == 2) break;
       }
-      if (!fits && rows > 1) break;
+      if (fits == 0 && rows > 1) break;
     }
   }
   if (best.reason == nullptr) im2col::AvoidConflicts(&best, q, limits);

@@ -241,7 +241,7 @@ inline bool Complete(const Problem& q, int64_t element, const Im2colWgradLimits&
   const int warps = p->warps_m * p->warps_n, products = p->fragments_m * p->fragments_n;
   const int loads = 4 * p->fragments_m + 2 * p->fragments_n;
   const double memory = 32 * copied / 10, shared = 2 * (turns * warps * (loads + 1) + copies);
-  const double issued = (turns * warps * (4 * loads + products + 30) + copies * 5) / 2;
+  const double issued = (turns * warps * (3 * loads + products + 25) + copies * 5) / 2;
   const double multiplied = 3.2 * turns * warps * products;
   const double tile = 0.8 * std::max({memory, shared, issued, multiplied}) +
                       0.2 * (memory + shared + issued + multiplied) + 400;

@@ -396,45 +396,74 @@ void Print() {
 
 }  // namespace
 
-int main(int argc, char**) {
-  if (argc > 1) {
+// With a number: so many random problems and another seed; with 0, how problems are cut.
+int main(int argc, char** argv) {
+  const int problems = argc > 1 ? std::atoi(argv[1]) : 36;
+  if (problems == 0) {
     Print();
     return 0;
   }
-  std::mt19937 random(5);
+  std::mt19937 random(static_cast<unsigned>(argc > 1 ? problems : 5));
   const auto pick = [&](int lo, int hi) {
     return lo + static_cast<int>(random() % static_cast<unsigned>(hi - lo + 1));
   };
-  for (int i = 0; i < 300; ++i) CheckBox(&random);
+  for (int i = 0; i < 200; ++i) CheckBox(&random);
 
-  constexpr int kChannels[][2] = {{1, 1}, {4, 5},  {3, 16}, {8, 16}, {8, 4},  {17, 2},
-                                  {9, 3}, {32, 3}, {33, 1}, {70, 2}, {5, 10}, {2, 24}};
+  constexpr int kChannels[][2] = {{1, 1}, {4, 5},  {3, 16}, {8, 16}, {8, 4}, {17, 2},
+                                  {9, 3}, {32, 3}, {33, 1}, {70, 2}, {5, 6}, {2, 12}};
   Count count;
   ForwardCount forward;
-  for (int i = 0; i < 150; ++i) {
-    const auto axis = [&](int most_in, int most_kernel) {
-      return MakeAxis(pick(1, most_in), pick(1, most_kernel), pick(1, 4), pick(1, 3), pick(-3, 3),
-                      pick(-3, 3));
-    };
-    const auto& channels = kChannels[i % 12];
-    Problem q = MakeProblem(pick(1, 3), pick(1, 3), channels[0], channels[1],
-                            axis(i % 5 == 0 ? 1 : 9, 4), axis(i % 7 == 0 ? 40 : 12, 5));
-    q.layout = i % 2 == 0 ? Layout::kNHWC : Layout::kNCHW;
-    if (i % 3 == 0) q.groups = 1, q.in_channels = channels[0], q.out_channels = channels[1];
-    if (i % 12 == 0) q = MakeProblem(1, 1, 3, 2, MakeAxis(24, 3, 2, 1, 1, 1), axis(24, 3));
-    Im2colLimits limits;
-    // Little room makes many tiles and chunks, small tiles many rounds of few.
-    if (i % 3 == 1) limits.shared_bytes = (3 + i % 8) << 10;
-    if (i % 3 == 2) limits.most_pixels = 40;
-    if (i % 3 == 0) limits.multiprocessors = 1;
-    if (i % 11 == 0) limits.most_vector = 1;
-    if (i % 4 == 0) {
+  const auto check = [&](const Problem& q, const Im2colLimits& limits, bool narrow) {
+    if (narrow) {
       CheckGradInput<Narrow>(q, limits, &count, &random);
       CheckForward<Narrow>(q, limits, &forward, &random);
     } else {
       CheckGradInput<Single>(q, limits, &count, &random);
       CheckForward<Single>(q, limits, &forward, &random);
     }
+  };
+  for (int i = 0; i < problems; ++i) {
+    const auto axis = [&](int most_in, int most_kernel) {
+      return MakeAxis(pick(1, most_in), pick(1, most_kernel), pick(1, 4), pick(1, 3), pick(-3, 3),
+                      pick(-3, 3));
+    };
+    const auto& channels = kChannels[i % 12];
+    Problem q = MakeProblem(pick(1, 2), pick(1, 3), channels[0], channels[1],
+                            axis(i % 5 == 0 ? 1 : 8, 4), axis(i % 7 == 0 ? 40 : 10, 5));
+    q.layout = i % 2 == 0 ? Layout::kNHWC : Layout::kNCHW;
+    if (i % 3 == 0) q.groups = 1, q.in_channels = channels[0], q.out_channels = channels[1];
+    Im2colLimits limits;
+    // Little room makes many tiles, parts and chunks; one multiprocessor makes large tiles.
+    if (i % 3 == 1) limits.shared_bytes = (3 + i % 8) << 10;
+    if (i % 3 == 2) limits.most_pixels = 40;
+    if (i % 3 == 0) limits.multiprocessors = 1;
+    if (i % 11 == 0) limits.most_vector = 1;
+    check(q, limits, i % 4 == 0);
+  }
+  // Images of several rounds, kernels without an overlap, taps without pixels, a column, many
+  // channels in chunks.
+  const auto square = [](int64_t in, int64_t kernel, int64_t stride, int64_t dilation,
+                         int64_t crop) {
+    return MakeAxis(in, kernel, stride, dilation, crop, crop);
+  };
+  Im2colLimits large;
+  large.multiprocessors = 1;
+  large.shared_bytes = 200 << 10;
+  for (const Layout layout : {Layout::kNCHW, Layout::kNHWC}) {
+    const auto special = [&](Problem q, const Im2colLimits& limits) {
+      q.layout = layout;
+      check(q, limits, false);
+    };
+    special(MakeProblem(1, 1, 10, 3, square(24, 3, 2, 1, 1), square(28, 3, 2, 1, 1)), large);
+    special(MakeProblem(1, 2, 4, 4, square(5, 2, 4, 1, 0), square(6, 3, 3, 1, 0)), {});
+    special(MakeProblem(1, 1, 8, 2, square(4, 2, 5, 5, -2), square(5, 2, 7, 1, 3)), {});
+    special(MakeProblem(2, 1, 16, 1, square(30, 8, 4, 1, 2), square(1, 1, 1, 1, 0)), {});
+    Im2colLimits little;
+    little.shared_bytes = 9 << 10;
+    little.multiprocessors = 1;
+    special(MakeProblem(1, 1, 6, 40, square(6, 2, 2, 1, 0), square(8, 2, 2, 1, 0)), little);
+    special(MakeProblem(1, 2, 5, 12, square(6, 3, 2, 2, 1), square(9, 5, 3, 1, 2)), little);
+    special(MakeProblem(1, 1, 80, 2, square(4, 2, 2, 1, 0), square(7, 2, 2, 1, 0)), little);
   }
   std::printf(
       "im2col_test: %d checked, %d refused, %d in chunks, %d in rounds, %d of many tiles, "
@@ -450,5 +479,8 @@ int main(int argc, char**) {
       forward.checked, forward.refused, forward.parts, forward.rounds, forward.tiles,
       forward.chunks, forward.steps[1], forward.steps[2], forward.steps[4], forward.steps[8],
       forward.collected, forward.all, forward.pairs, forward.loose);
-  return 0;
+  const bool enough = count.chunks >= 4 && count.rounds >= 2 && count.forms[1] >= 8 &&
+                      count.vectors[4] >= 8 && forward.parts >= 8 && forward.rounds >= 2 &&
+                      forward.chunks >= 4 && forward.all >= 4 && forward.loose >= 4;
+  return enough ? 0 : 1;
 }

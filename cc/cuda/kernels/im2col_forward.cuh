@@ -10,7 +10,7 @@
 //
 // The next tile's x is on its way while the last sums are made. Only taps inside of the image are
 // added, and only pixels of the image are multiplied; input channels beyond the last one are zeros
-// on both sides. Sums are in the order of the taps.
+// on both sides. Every sum has a fixed order.
 #ifndef TRANSCONV_CUDA_KERNELS_IM2COL_FORWARD_CUH_
 #define TRANSCONV_CUDA_KERNELS_IM2COL_FORWARD_CUH_
 
@@ -209,32 +209,52 @@ __device__ inline TapRun TapsInWindow(const DirectAxis& axis, int o, int first, 
   return {tap * row + source * pixel, count};
 }
 
+// Adds B columns of taps that N outputs all have, and moves on by as many.
+template <int N, int B>
+__device__ __forceinline__ void SumBlock(float (&sum)[N], const float* (&at)[N], int rows,
+                                         const ForwardParams& p) {
+  const float* from[N];
+#pragma unroll
+  for (int j = 0; j < N; ++j) from[j] = at[j];
+#pragma unroll 2
+  for (int a = 0; a < rows; ++a) {
+#pragma unroll
+    for (int b = 0; b < B; ++b) {
+#pragma unroll
+      for (int j = 0; j < N; ++j) sum[j] += from[j][b * p.hop_column];
+    }
+#pragma unroll
+    for (int j = 0; j < N; ++j) from[j] += p.hop_row;
+  }
+#pragma unroll
+  for (int j = 0; j < N; ++j) at[j] += B * p.hop_column;
+}
+
 // Sums of N outputs of a row.
 template <int N>
 __device__ __forceinline__ void SumTaps(float (&sum)[N], const float* columns, TapRun row,
                                         const TapRun* runs, const ForwardParams& p) {
   const float* at[N];
-  int count[N], most = 0;
+  int count[N], shared = runs[0].count;
 #pragma unroll
   for (int j = 0; j < N; ++j) {
     const TapRun run = runs[j];
     at[j] = columns + (row.at + run.at);
     count[j] = run.count;
-    most = max(most, run.count);
+    shared = min(shared, run.count);
   }
-#pragma unroll 1
-  for (int a = 0; a < row.count; ++a) {
-    int offset = 0;
-#pragma unroll 2
-    for (int b = 0; b < most; ++b) {
+  int left = shared;
+  for (; left > 2; left -= 3) SumBlock<N, 3>(sum, at, row.count, p);
+  if (left == 2) SumBlock<N, 2>(sum, at, row.count, p);
+  if (left == 1) SumBlock<N, 1>(sum, at, row.count, p);
+  if constexpr (N > 1) {  // what only some have
 #pragma unroll
-      for (int j = 0; j < N; ++j) {
-        if (b < count[j]) sum[j] += at[j][offset];
-      }
-      offset += p.hop_column;
+    for (int j = 0; j < N; ++j) {
+      float one[1] = {sum[j]};
+      const float* rest[1] = {at[j]};
+      for (int b = shared; b < count[j]; ++b) SumBlock<1, 1>(one, rest, row.count, p);
+      sum[j] = one[0];
     }
-#pragma unroll
-    for (int j = 0; j < N; ++j) at[j] += p.hop_row;
   }
 }
 
@@ -335,10 +355,10 @@ __global__ void __launch_bounds__(kBoxThreads, MF* KS <= 4 ? 3 : 2)
   }
   if (g.held) StageColumnsWeights<E, KS>(weights, weight, 0, g.parts, p);
   for (int index = stream; index < g.tiles; index += p.streams) {
-    const ForwardTile tile(index, p);
     for (int part = 0; part < g.parts; ++part) {
       __syncthreads();
       if (part == 0) {
+        const ForwardTile tile(index, p);
         for (int i = thread; i < g.rows + g.columns; i += kBoxThreads) {
           runs[i] = i < g.rows ? TapsInWindow(p.h, tile.y_row + i, tile.x_row, g.x_rows,
                                               p.w.kernel * g.pitch, g.x_columns)
@@ -355,7 +375,9 @@ __global__ void __launch_bounds__(kBoxThreads, MF* KS <= 4 ? 3 : 2)
         const int piece = round * Im2colPlan::kWarps + warp;
         if (piece >= g.pieces) break;
         for (int chunk = 0; chunk < g.k_chunks; ++chunk) {
-          if (!g.keeps_pixels()) LoadPixels<E, MF, KS>(a, x, tile, piece, chunk, p);
+          if (!g.keeps_pixels()) {
+            LoadPixels<E, MF, KS>(a, x, ForwardTile(index, p), piece, chunk, p);
+          }
           if (!g.keeps_pixels() || part == 0) {
 #pragma unroll
             for (int i = 0; i < MF; ++i) {
@@ -377,6 +399,7 @@ __global__ void __launch_bounds__(kBoxThreads, MF* KS <= 4 ? 3 : 2)
         LoadPixels<E, MF, KS>(a, x, ForwardTile(index + p.streams, p), warp, 0, p);
       }
       __syncthreads();
+      const ForwardTile tile(index, p);  // anew, rather than in registers all the time
       Type* const to = y + tile.image * p.y_batch;
       if (p.pairs) {
         AddColumns<E, 2>(to, columns, runs, results, bias, tile, part, p);

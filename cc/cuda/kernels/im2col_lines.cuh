@@ -48,9 +48,10 @@ __device__ inline void FillLines(Line* lines, const Im2colLines& l, int left) {
 
 // The vectors of one place in all lines of this thread.
 template <int kVector, typename E>
-__device__ __forceinline__ void CopyPlace(float* to, const typename E::Type* from,
-                                          const Line* lines, int first, bool there, int row,
-                                          unsigned height, const Im2colLines& l) {
+__device__ __forceinline__ void CopyPlace(float* to, const typename E::Type* image,
+                                          const typename E::Type* from, const Line* lines,
+                                          int first, bool there, int row, unsigned height,
+                                          const Im2colLines& l) {
   const auto wanted = [&](const Line& line) {
     return there && static_cast<unsigned>(row + line.row) < height;
   };
@@ -64,34 +65,37 @@ __device__ __forceinline__ void CopyPlace(float* to, const typename E::Type* fro
       CopyAsync<kVector>(to + line.shared, from + line.global, wanted(line));
     }
   } else {
+    // Loads without branches in between, which would wait for each other: where nothing is wanted,
+    // of the image's first vector, and of the first line again where there is none.
     constexpr int kAhead = 4;
     using Source = Vector<typename E::Type, kVector>;
     for (int i = first; i < l.count; i += kAhead * l.at_once) {
       Source found[kAhead];
+      bool inside[kAhead];
+      int place[kAhead];
 #pragma unroll
       for (int j = 0; j < kAhead; ++j) {
         const int at = i + j * l.at_once;
-#pragma unroll
-        for (int k = 0; k < kVector; ++k) found[j].value[k] = 0;  // zero's bits in every type
-        if (at >= l.count) continue;
-        const Line line = lines[at];
-        if (wanted(line)) found[j] = *reinterpret_cast<const Source*>(from + line.global);
+        const Line line = lines[at < l.count ? at : i];
+        inside[j] = wanted(line);
+        place[j] = line.shared;
+        found[j] = *reinterpret_cast<const Source*>(inside[j] ? from + line.global : image);
       }
 #pragma unroll
       for (int j = 0; j < kAhead; ++j) {
-        const int at = i + j * l.at_once;
-        if (at >= l.count) continue;
         Vector<float, kVector> value;
 #pragma unroll
-        for (int k = 0; k < kVector; ++k) value.value[k] = E::Load(found[j].value[k]);
-        StoreVector(to + lines[at].shared, value);
+        for (int k = 0; k < kVector; ++k) {
+          value.value[k] = inside[j] ? E::Load(found[j].value[k]) : 0.0f;
+        }
+        StoreVector(to + place[j], value);
       }
     }
   }
 }
 
 template <int kVector, typename E>
-__device__ __forceinline__ void CopyVectors(float* to, const typename E::Type* from,
+__device__ __forceinline__ void CopyVectors(float* to, const typename E::Type* image,
                                             const Im2colLines& l, const Line* lines, int row,
                                             int column, int left) {
   const Im2colBox& b = l.box;
@@ -100,14 +104,14 @@ __device__ __forceinline__ void CopyVectors(float* to, const typename E::Type* f
   if (first >= l.at_once) return;
   const bool pixels = b.form == BoxForm::kPixels;
   const BoxAxis& rows = b.axis[pixels ? 2 : 1];
-  from += static_cast<int64_t>(row) * rows.global;
+  const typename E::Type* const from = image + static_cast<int64_t>(row) * rows.global;
   for (int i = place; i < l.places; i += kBoxThreads) {
     if (pixels) {
       int at = i;
       const int channel = l.by_count0.Split(at) * kVector;
       const int position = column + at * b.axis[1].unit;
       CopyPlace<kVector, E>(
-          to + at * b.axis[1].shared + channel,
+          to + at * b.axis[1].shared + channel, image,
           from + static_cast<int64_t>(position) * b.axis[1].global + channel, lines, first,
           static_cast<unsigned>(position) < static_cast<unsigned>(b.axis[1].limit) &&
               channel < left,
@@ -115,7 +119,7 @@ __device__ __forceinline__ void CopyVectors(float* to, const typename E::Type* f
     } else {
       const int position = column * b.scale - b.Shift(column) + i * b.axis[0].unit;
       CopyPlace<kVector, E>(
-          to + i * kVector, from + position, lines, first,
+          to + i * kVector, image, from + position, lines, first,
           static_cast<unsigned>(position) < static_cast<unsigned>(b.axis[0].limit), row,
           static_cast<unsigned>(rows.limit), l);
     }

@@ -7,12 +7,16 @@ namespace transconv::cuda {
 namespace im2col {
 namespace {
 
-const char* Supports(Pass pass, const Problem& problem, DType dtype) {
+// Why the kernels are none for a call, whatever its sizes, or null.
+const char* Refuses(Pass pass, const Problem& problem, DType dtype) {
   if (pass == Pass::kGradWeight) return "computes no weight gradient";
   if (dtype == DType::kF64) return "has no float64 instructions";
-  if (ProductsOf(problem, dtype) != 1) {
-    return "multiplies float32 once: precision DEFAULT alone";
-  }
+  if (ProductsOf(problem, dtype) != 1) return "multiplies float32 once: precision DEFAULT alone";
+  return nullptr;
+}
+
+const char* Supports(Pass pass, const Problem& problem, DType dtype) {
+  if (const char* reason = Refuses(pass, problem, dtype)) return reason;
   const int element = static_cast<int>(ByteWidth(dtype));
   return pass == Pass::kForward ? PlanIm2colForward(problem, element).reason
                                 : PlanIm2colGradInput(problem, element).reason;
@@ -21,7 +25,7 @@ const char* Supports(Pass pass, const Problem& problem, DType dtype) {
 int64_t Workspace(Pass, const Problem&, DType) { return 0; }
 
 cudaError_t Launch(const Call& call) {
-  if (Supports(call.pass, call.problem, call.dtype) != nullptr) return cudaErrorNotSupported;
+  if (Refuses(call.pass, call.problem, call.dtype) != nullptr) return cudaErrorNotSupported;
   return call.pass == Pass::kForward ? LaunchForward(call) : LaunchGradInput(call);
 }
 
