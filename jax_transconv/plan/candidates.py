@@ -331,28 +331,31 @@ def _direct_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
 
 
 _FEWEST_A_GROUP = 4
-_MATRIX_CHANNELS = 8
-_WARP_TILES = 256  # pixels of an image
+_FEWEST_COLUMNS = 8
 
 
 def _im2col_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
-    """Estimates: where few channels fill half of a tensor core's operands at least."""
-    del pass_name, facts
+    """Where TF32 products of channels and taps together lose: from some channels on."""
+    del facts
+    g = spec.geometry
     few, many = sorted((spec.in_per_group, spec.out_per_group))
-    if spec.geometry.groups > 1:
-        if few < _FEWEST_A_GROUP:
+    if g.groups > 1:
+        if few >= _FEW_CHANNELS:
+            return f"{_FEW_CHANNELS} channels a group fill larger tiles"
+        if g.layout == "NHWC":
+            return "a block is of one group, whose channels are a part of every sector"
+        if pass_name == _FORWARD:
+            return "the columns of a group's channels are more than what they are read from"
+        if pass_name == _INPUT and few < _FEWEST_A_GROUP:
             return f"fewer than {_FEWEST_A_GROUP} channels a group waste its operands"
-        if few > _FEW_CHANNELS:
-            return f"more than {_FEW_CHANNELS} channels a group fill larger tiles"
-    else:
-        if few > _TINY:
-            return f"more than {_TINY} dense channels are a library's matrix product"
-        if many < _MATRIX_CHANNELS:
-            return f"fewer than {_MATRIX_CHANNELS} channels waste its operands"
-        if spec.itemsize == 2:
-            return "a library's 16-bit convolution is faster"
-    if math.prod(spec.in_size) < _WARP_TILES:
-        return f"images of fewer than {_WARP_TILES} pixels do not fill its tiles"
+        return None
+    if many < _FEWEST_COLUMNS:
+        return f"fewer than {_FEWEST_COLUMNS} channels waste its operands"
+    if pass_name == _FORWARD:
+        if spec.out_channels > _TINY:
+            return f"more than {_TINY} channels of y have too many columns"
+    elif few > _FEW_CHANNELS or (few > _TINY and many > _DIRECT_CHANNELS):
+        return f"more than {_FEW_CHANNELS} channels fill larger tiles"
     return None
 
 
@@ -388,6 +391,18 @@ def _kernel(row: str, *rules: Rule) -> Rule:
 
 CANDIDATES: tuple[Candidate, ...] = (
     Candidate("xla:empty", targets.PASSES, _only_empty),
+    Candidate(
+        "cuda:mma_im2col",
+        (_FORWARD, _INPUT),
+        _kernel("cuda:mma_im2col", _tensor_cores),
+        _im2col_loses,
+    ),
+    Candidate(
+        "cuda:mma_im2col_wgrad",
+        (_WEIGHT,),
+        _kernel("cuda:mma_im2col_wgrad", _tensor_cores),
+        _im2col_loses,
+    ),
     Candidate(
         "cuda:sm90_rolling",
         (_FORWARD, _INPUT),
@@ -431,22 +446,10 @@ CANDIDATES: tuple[Candidate, ...] = (
         _portable_loses,
     ),
     Candidate(
-        "cuda:mma_im2col_wgrad",
-        (_WEIGHT,),
-        _kernel("cuda:mma_im2col_wgrad", _tensor_cores),
-        _im2col_loses,
-    ),
-    Candidate(
         "cuda:direct_wgrad",
         (_WEIGHT,),
         _kernel("cuda:direct_wgrad"),
         _direct_loses,
-    ),
-    Candidate(
-        "cuda:mma_im2col",
-        (_FORWARD, _INPUT),
-        _kernel("cuda:mma_im2col", _tensor_cores),
-        _im2col_loses,
     ),
     Candidate(
         "cuda:direct",

@@ -1,6 +1,7 @@
 // The weight gradient by TF32 products of a shifted image, and its entry.
 #include <algorithm>
 
+#include "core/plans.h"
 #include "cuda/call.h"
 #include "cuda/kernels/im2col_wgrad.cuh"
 #include "cuda/launch/grad_bias.cuh"
@@ -10,13 +11,14 @@ namespace transconv::cuda {
 namespace im2col_wgrad {
 namespace {
 
-const char* Plan(Pass pass, const Problem& q, DType dtype, Im2colWgradPlan* plan) {
+const char* Make(const Problem& q, Pass pass, DType dtype, Im2colWgradPlan* plan) {
   if (pass != Pass::kGradWeight) return "computes the weight gradient alone";
   if (dtype == DType::kF64) return "has no float64 instructions";
   if (dtype == DType::kF32 && q.precision > Precision::kDefault) return "multiplies in TF32";
   *plan = PlanIm2colWgrad(q, static_cast<int64_t>(ByteWidth(dtype)));
   return plan->reason;
 }
+constexpr auto Plan = PlanOf<Im2colWgradPlan, Make>;
 
 int64_t PartialBytes(const Problem& q, const Im2colWgradPlan& plan) {
   const int64_t bytes = 4 * plan.splits * q.in_channels * q.out_per_group() * q.taps();
@@ -95,19 +97,19 @@ cudaError_t LaunchWeight(const Call& call, const Im2colWgradPlan& plan) {
 }
 
 const char* Supports(Pass pass, const Problem& problem, DType dtype) {
-  Im2colWgradPlan plan;
-  return Plan(pass, problem, dtype, &plan);
+  return Plan(pass, problem, dtype)->reason;
 }
 
 int64_t Workspace(Pass pass, const Problem& problem, DType dtype) {
-  Im2colWgradPlan plan;
-  if (Plan(pass, problem, dtype, &plan) != nullptr) return -1;
-  return PartialBytes(problem, plan) + grad_bias::WorkspaceBytes(problem, dtype);
+  const auto planned = Plan(pass, problem, dtype);
+  if (planned->reason != nullptr) return -1;
+  return PartialBytes(problem, planned->plan) + grad_bias::WorkspaceBytes(problem, dtype);
 }
 
 cudaError_t Launch(const Call& call) {
-  Im2colWgradPlan plan;
-  if (Plan(call.pass, call.problem, call.dtype, &plan) != nullptr) return cudaErrorNotSupported;
+  const auto planned = Plan(call.pass, call.problem, call.dtype);
+  if (planned->reason != nullptr) return cudaErrorNotSupported;
+  const Im2colWgradPlan& plan = planned->plan;
   const cudaError_t status = LaunchWeight(call, plan);
   if (status != cudaSuccess || call.vector == nullptr) return status;
   return grad_bias::Launch(
