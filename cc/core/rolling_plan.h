@@ -111,7 +111,7 @@ struct RollingWgradRing {
 template <int N, int HALVES>
 struct RollingTileRing {
   static constexpr int kChunks = 4 * HALVES;
-  static constexpr int kMaxTail = 16, kBody = 128;
+  static constexpr int kMaxTail = 32 / HALVES, kBody = 128;
   static_assert(N <= kBody + kMaxTail, "the tail is one unit");
 
   // Eight producer warps. With all eight chunks, warp w owns chunk w and its rounds are the two
@@ -124,9 +124,11 @@ struct RollingTileRing {
     return HALVES == 2 ? 0 : warp / kChunks;
   }
   TRANSCONV_HOST_DEVICE static constexpr int TailRow(int warp, int lane) {
-    return HALVES == 2 ? lane / 16 : FirstRow(warp);
+    return HALVES == 2 ? lane / kMaxTail : FirstRow(warp);
   }
-  TRANSCONV_HOST_DEVICE static constexpr int TailLanes() { return 16 * HALVES; }
+  TRANSCONV_HOST_DEVICE static constexpr int TailColumn(int lane) {
+    return kBody + lane % kMaxTail;
+  }
 };
 
 // Bytes between parts of that ring, for rows of `columns` cells.
@@ -145,12 +147,13 @@ struct RollingStrips {
   int width;  // columns between two strips, whole sectors
   int lead;   // columns that strip 0 computes before column 0
   int64_t count;
-  static RollingStrips Of(int64_t target, int element_bytes) {
+  // `halves`: of the source channels, as in RollingTileRing.
+  static RollingStrips Of(int64_t target, int element_bytes, int halves) {
     const int sector = 32 / element_bytes;
     RollingStrips s;
     const bool cut = target % sector != 0;
-    // Eight columns more make up for the lead, or, in 16 bits, for half of it: not worth having.
-    s.n = cut && sector == 8 ? 136 : 128;
+    // Columns that make up for the lead, where the tail has room for them.
+    s.n = !cut || (sector == 16 && halves == 2) ? 128 : 128 + sector;
     // Rows start at multiples of their pitch, so only multiples of this divisor occur.
     s.lead = cut ? sector - static_cast<int>(std::gcd(target, int64_t{sector})) : 0;
     s.width = cut ? (s.n - s.lead) / sector * sector : s.n;

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <limits>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "core/geometry.h"
@@ -196,10 +197,10 @@ Axis MakeAxis(int64_t in, int64_t kernel, int64_t lo, int64_t hi) {
 
 // Every column of every row is stored by one strip, which has computed it: as StoreStripRow cuts.
 void CheckStrips() {
-  for (const int element : {2, 4}) {
+  for (const auto& [element, halves] : {std::pair{2, 1}, {2, 2}, {4, 1}, {4, 2}}) {
     const int sector = 32 / element;
     for (int64_t target = 1; target < 600; ++target) {
-      const auto s = transconv::RollingStrips::Of(target, element);
+      const auto s = transconv::RollingStrips::Of(target, element, halves);
       if (s.width % sector != 0) Fail("a strip ends inside a sector");
       for (int64_t row = 0; row < 2 * sector; ++row) {
         const int64_t offset = row * target;
@@ -223,7 +224,8 @@ void CheckStrips() {
 
 // The forward pass or the gradient of x of one channel pair at a time: source channel k to target.
 template <int N, int HALVES>
-void CheckTile(const Problem& q, transconv::Pass pass, int shares, std::mt19937* random) {
+void CheckTile(const Problem& q, transconv::Pass pass, int element, int shares,
+               std::mt19937* random) {
   using Ring = transconv::RollingTileRing<N, HALVES>;
   const transconv::RollingAxis h(q.h, pass), w(q.w, pass);
   const bool forward = pass == transconv::Pass::kForward;
@@ -247,7 +249,7 @@ void CheckTile(const Problem& q, transconv::Pass pass, int shares, std::mt19937*
   const int64_t steps = q.batch * pairs;
   shares = static_cast<int>(std::min<int64_t>(shares, steps));
   std::vector<int> seen(static_cast<size_t>(q.batch * h.target * w.target), 0);
-  const auto strips = transconv::RollingStrips::Of(w.target, 4);
+  const auto strips = transconv::RollingStrips::Of(w.target, element, HALVES);
   if (strips.n != N) return;
   for (int index = 0; index < strips.count; ++index) {
     const int origin = index * strips.width - strips.lead;
@@ -272,10 +274,8 @@ void CheckTile(const Problem& q, transconv::Pass pass, int shares, std::mt19937*
             for (int r = 0; r < Ring::kRounds; ++r) {
               for (int i = 0; i < Ring::kUnits; ++i) store(Ring::FirstRow(warp) + r, 32 * i + lane);
             }
-            const int column = Ring::kBody + lane % 16;
-            if (lane < Ring::TailLanes() && column < columns) {
-              store(Ring::TailRow(warp, lane), column);
-            }
+            const int column = Ring::TailColumn(lane);
+            if (column < columns) store(Ring::TailRow(warp, lane), column);
           }
         }
       };
@@ -365,12 +365,13 @@ int main() {
     q.h = MakeAxis(pick(2, 6), pick(1, 3), pick(-1, 1), pick(-1, 0));
     q.w = MakeAxis(pick(1, 200), pick(1, 6), pick(-1, 2), pick(-9, -2));
     const int shares = pick(1, 4);
-    CheckTile<136, 1>(q, transconv::Pass::kForward, shares, &random);
-    CheckTile<136, 2>(q, transconv::Pass::kGradInput, shares, &random);
+    CheckTile<136, 1>(q, transconv::Pass::kForward, 4, shares, &random);
+    CheckTile<136, 2>(q, transconv::Pass::kGradInput, 4, shares, &random);
+    CheckTile<144, 1>(q, transconv::Pass::kForward, 2, shares, &random);
     q.w = MakeAxis(8 * pick(1, 25), 3, pick(-1, 1), 0);  // an odd crop and an even pitch
     q.w.out = q.w.in;
-    CheckTile<128, 1>(q, transconv::Pass::kForward, shares, &random);
-    CheckTile<128, 2>(q, transconv::Pass::kGradInput, shares, &random);
+    CheckTile<128, 1>(q, transconv::Pass::kForward, 4, shares, &random);
+    CheckTile<128, 2>(q, transconv::Pass::kGradInput, 4, shares, &random);
   }
   std::printf("rolling_plan_test: %d problems\n", checked);
   return 0;

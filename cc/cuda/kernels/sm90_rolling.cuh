@@ -112,8 +112,8 @@ struct Producer {
     for (int g = 0; g < Ring::kUnits; ++g) {
       if (in_source(column + 32 * g + lane)) inside |= (1u + (1u << Ring::kUnits)) << g;
     }
-    const int tail = Ring::kBody + lane % 16;
-    if (tail < p.columns && lane < Ring::TailLanes() && in_source(column + tail)) inside |= kTail;
+    const int tail = Ring::TailColumn(lane);
+    if (tail < p.columns && in_source(column + tail)) inside |= kTail;
   }
 
   __device__ __forceinline__ Item ItemOf(int image, int item, bool exists) const {
@@ -157,8 +157,8 @@ struct Producer {
     }
   }
   __device__ __forceinline__ void GatherTail(Raw (&v)[8], const Item& item) const {
-    const char* at = item.at + (int64_t{Ring::TailRow(warp, lane)} * p.source_w + Ring::kBody +
-                                lane % 16 - lane) *
+    const char* at = item.at + (int64_t{Ring::TailRow(warp, lane)} * p.source_w +
+                                Ring::TailColumn(lane) - lane) *
                                    int{sizeof(T)};
 #pragma unroll
     for (int k = 0; k < 8; ++k, at += p.source_channel) {
@@ -181,8 +181,8 @@ struct Producer {
   }
   __device__ __forceinline__ uint32_t PutTail(const Raw (&v)[8], int slot, float scale,
                                               uint32_t largest) const {
-    const int column = Ring::kBody + lane % 16;
-    if (lane >= Ring::TailLanes() || column >= p.columns) return largest;
+    const int column = Ring::TailColumn(lane);
+    if (column >= p.columns) return largest;
     return Put(v, TargetOf(slot, Ring::TailRow(warp, lane), column), scale, largest);
   }
 
@@ -242,7 +242,6 @@ struct Producer {
     Raw v[Ring::kUnits][8], tail[8];
 #pragma unroll
     for (int i = 0; i < Ring::kUnits; ++i) Gather(v[i], SourceOf(item, first_row), i);
-    GatherTail(tail, item);
     float scale = ScaleOf(kMinExponent);
     int slot = 0;
     uint32_t parity = 1;
@@ -254,6 +253,7 @@ struct Producer {
     };
     while (walk.more) {
       ptx::BarrierWait(ptx::SharedAddress(&control.empty[slot]), parity);
+      GatherTail(tail, item);
       uint32_t largest = 0;
 #pragma unroll 1
       for (int r = 0; r < Ring::kRounds; ++r) {
@@ -272,7 +272,6 @@ struct Producer {
         }
       }
       largest = PutTail(tail, slot, scale, largest);
-      GatherTail(tail, item);
       if constexpr (kScaled) {
         largest = MaxOfAll(max(largest & 0xffffu, largest >> 16), control.exchange[slot]);
         // Nothing is summed across items, so a scale may become finer at any; but an item of real

@@ -36,16 +36,17 @@ inline const char* Choose(const Problem& q, Pass pass, DType dtype, Programme* r
   const int64_t m = forward ? q.out_per_group() : q.in_per_group();
   if (k % 8 != 0 || k > 64) return "needs a multiple of 8 source channels a group, at most 64";
   if (q.h.kernel > kRollingTaps) return "needs a kernel of at most 3 rows";
-  if (q.w.kernel > RollingTileRing<136, 2>::kMaxTail) return "the kernel is too wide";
   g.k_per_group = static_cast<int>(k);
   g.m_per_group = static_cast<int>(m);
   g.halves = k > 32 ? 2 : 1;
-  const RollingStrips strip = RollingStrips::Of(w.target, element);
+  const RollingStrips strip = RollingStrips::Of(w.target, element, g.halves);
   g.n = strip.n;
   g.strip = strip.width;
   g.lead = strip.lead;
+  const int most =
+      128 + (g.halves == 2 ? RollingTileRing<128, 2>::kMaxTail : RollingTileRing<128, 1>::kMaxTail);
+  if (q.w.kernel - 1 > most - g.n) return "the kernel is too wide";
   g.columns = g.n + static_cast<int>(q.w.kernel) - 1;
-  if (g.columns > 128 + RollingTileRing<136, 2>::kMaxTail) return "the kernel is too wide";
   const int64_t strips = strip.count;
   if (strips * g.n * 2 > w.target * 3) return "rows are too short for its strips";
   const int64_t m_blocks = CeilDiv(m, 64), units = q.groups * m_blocks;
@@ -159,10 +160,12 @@ template <typename T>
 cudaError_t LaunchType(const Call& call, const Programme& g) {
   const cudaError_t status = LaunchPack<T>(call, g);
   if (status != cudaSuccess) return status;
-  if constexpr (sizeof(T) == 4) {  // strips of 16-bit types never have 136 columns
+  if constexpr (sizeof(T) == 4) {
     if (g.n == 136) {
       return g.halves == 2 ? LaunchKernel<T, 136, 2>(call, g) : LaunchKernel<T, 136, 1>(call, g);
     }
+  } else {
+    if (g.n == 144) return LaunchKernel<T, 144, 1>(call, g);
   }
   return g.halves == 2 ? LaunchKernel<T, 128, 2>(call, g) : LaunchKernel<T, 128, 1>(call, g);
 }

@@ -48,6 +48,7 @@ __device__ __forceinline__ void Pin(float (&d)[N]) {
 #define TRANSCONV_D32(d, i) TRANSCONV_D16(d, i), TRANSCONV_D16(d, i + 16)
 #define TRANSCONV_D64(d, i) TRANSCONV_D32(d, i), TRANSCONV_D32(d, i + 32)
 #define TRANSCONV_D68(d, i) TRANSCONV_D64(d, i), TRANSCONV_D4(d, i + 64)
+#define TRANSCONV_D72(d, i) TRANSCONV_D68(d, i), TRANSCONV_D4(d, i + 68)
 
 #define TRANSCONV_R16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define TRANSCONV_R32 \
@@ -57,6 +58,7 @@ __device__ __forceinline__ void Pin(float (&d)[N]) {
   ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54," \
   "%55,%56,%57,%58,%59,%60,%61,%62,%63"
 #define TRANSCONV_R68 TRANSCONV_R64 ",%64,%65,%66,%67"
+#define TRANSCONV_R72 TRANSCONV_R68 ",%68,%69,%70,%71"
 
 // D[64 x N] (+)= A[64 x 16] B[16 x N], both K-major; `accumulate` 0 overwrites D.
 template <typename Operand, int N>
@@ -80,10 +82,12 @@ TRANSCONV_WGMMA(__half, "f16", 32, TRANSCONV_D16, TRANSCONV_R16, "16", "17", "18
 TRANSCONV_WGMMA(__half, "f16", 64, TRANSCONV_D32, TRANSCONV_R32, "32", "33", "34")
 TRANSCONV_WGMMA(__half, "f16", 128, TRANSCONV_D64, TRANSCONV_R64, "64", "65", "66")
 TRANSCONV_WGMMA(__half, "f16", 136, TRANSCONV_D68, TRANSCONV_R68, "68", "69", "70")
+TRANSCONV_WGMMA(__half, "f16", 144, TRANSCONV_D72, TRANSCONV_R72, "72", "73", "74")
 TRANSCONV_WGMMA(__nv_bfloat16, "bf16", 32, TRANSCONV_D16, TRANSCONV_R16, "16", "17", "18")
 TRANSCONV_WGMMA(__nv_bfloat16, "bf16", 64, TRANSCONV_D32, TRANSCONV_R32, "32", "33", "34")
 TRANSCONV_WGMMA(__nv_bfloat16, "bf16", 128, TRANSCONV_D64, TRANSCONV_R64, "64", "65", "66")
 TRANSCONV_WGMMA(__nv_bfloat16, "bf16", 136, TRANSCONV_D68, TRANSCONV_R68, "68", "69", "70")
+TRANSCONV_WGMMA(__nv_bfloat16, "bf16", 144, TRANSCONV_D72, TRANSCONV_R72, "72", "73", "74")
 
 #undef TRANSCONV_WGMMA
 
