@@ -254,7 +254,7 @@ void CheckGradInput(const Problem& q, const Im2colLimits& limits, Count* count,
 
 struct ForwardCount {
   int checked = 0, refused = 0, parts = 0, rounds = 0, tiles = 0, chunks = 0, steps[9] = {},
-      collected = 0, all = 0, pairs = 0, loose = 0;
+      collected = 0, all = 0, pairs = 0, loose = 0, wide[5] = {};
 };
 
 template <typename E, int MF, int KS>
@@ -325,8 +325,9 @@ void CheckForward(const Problem& q, const Im2colLimits& limits, ForwardCount* co
   ForAll(q, [&](size_t i, size_t k, size_t y) { want[y] += E::Load(x[i]) * E::Load(w[k]); });
   std::vector<T> got(want.size(), E::kPoison);
   const auto p = transconv::cuda::im2col::MakeForwardParams(
-      q, plan, (*random)() % 4 != 0, (*random)() % 4 != 0, (*random)() % 8 + 1);
+      q, plan, 1 << (*random)() % 3, (*random)() % 4 != 0, (*random)() % 8 + 1);
   count->pairs += p.pairs;
+  ++count->wide[p.wide];
   const T* const added = with_bias ? bias.data() : nullptr;
   if (plan.m_frags == 2) {
     RunForwardSteps<E, 2>(p, q.groups, x.data(), w.data(), added, got.data());
@@ -475,10 +476,12 @@ int main(int argc, char** argv) {
   std::printf(
       "im2col_test: forward %d checked, %d refused, %d in parts, %d in rounds, %d of many tiles, "
       "%d "
-      "in chunks, steps %d %d %d %d, %d collected, %d of all, %d pairs, %d weights by part\n",
+      "in chunks, steps %d %d %d %d, %d collected, %d of all, %d pairs, %d weights by part, loads "
+      "of %d %d %d\n",
       forward.checked, forward.refused, forward.parts, forward.rounds, forward.tiles,
       forward.chunks, forward.steps[1], forward.steps[2], forward.steps[4], forward.steps[8],
-      forward.collected, forward.all, forward.pairs, forward.loose);
+      forward.collected, forward.all, forward.pairs, forward.loose, forward.wide[1],
+      forward.wide[2], forward.wide[4]);
   const bool enough = count.chunks >= 4 && count.rounds >= 2 && count.forms[1] >= 8 &&
                       count.vectors[4] >= 8 && forward.parts >= 8 && forward.rounds >= 2 &&
                       forward.chunks >= 4 && forward.all >= 4 && forward.loose >= 4;

@@ -2,8 +2,8 @@
 // with the columns of every tap, and their sum (col2im) from shared memory.
 //
 // A warp holds the x of 16 MF pixels in registers, read from the image as fragments: eight
-// neighbouring pixels of four channels or, channels last, two neighbouring channels a lane, are
-// whole sectors. It multiplies them by the weights of all taps of some output channels, whose
+// neighbouring pixels of four channels or, channels last, two or four neighbouring channels a lane,
+// are whole sectors. It multiplies them by the weights of all taps of some output channels, whose
 // fragments lie in shared memory, and stores the columns there. Then lanes are neighbouring outputs
 // and add up the columns of their taps; with a stride of two a lane has both outputs of a pixel, so
 // that lanes read neighbouring columns. core/im2col_forward_plan.h has the sizes.
@@ -35,7 +35,7 @@ struct ForwardParams {
   int x_column, y_column;
   int in_per_group, out_per_group, taps;
   int streams;                   // of tiles, which blocks of the same group share
-  bool neighbours;               // a lane loads two channels of x at once
+  int wide;                      // channels of x that a lane loads at once: 1, 2 or 4
   bool pairs;                    // a lane sums two neighbouring outputs, ...
   bool joined;                   // ... which are stored at once
   int hop_row, hop_column;       // columns' elements from one tap that an output has to the next
@@ -66,6 +66,14 @@ struct ForwardTile {
   }
 };
 
+// The channel of a chunk that lane t multiplies in a step, in the first or second register: one
+// order for both operands, as it suits the loads of x.
+__device__ __forceinline__ int ChannelOf(int step, int t, int half, int wide) {
+  if (wide == 1) return step * 8 + t + 4 * half;
+  if (wide == 2) return step * 8 + 2 * t + half;
+  return step / 2 * 16 + 4 * t + step % 2 * 2 + half;
+}
+
 // Weights of `parts` parts from one on, [part][chunk of k][fragment of columns][step][lane][two].
 template <typename E, int KS>
 __device__ __forceinline__ void StageColumnsWeights(float* to,
@@ -86,7 +94,7 @@ __device__ __forceinline__ void StageColumnsWeights(float* to,
       chunk = p.by_chunks.Split(at_part);
       const int column = fragment * 8 + lane / 4;
       const int all = (part + at_part) * g.chunk * p.taps + column;
-      const int in = (chunk * KS + step) * 8 + (p.neighbours ? 2 * t + half : t + 4 * half);
+      const int in = chunk * (8 * KS) + ChannelOf(step, t, half, p.wide);
       found[i] = 0;
       if (column < g.chunk * p.taps && all < columns && in < p.in_per_group) {
         found[i] = weight[in * columns + all];
@@ -124,7 +132,7 @@ __device__ __forceinline__ void LoadPixels(float (&a)[MF][KS][4],
                                            const ForwardParams& p) {
   using Type = typename E::Type;
   const int lane = static_cast<int>(threadIdx.x) % 32, t = lane % 4;
-  const int first = chunk * (8 * KS) + (p.neighbours ? 2 * t : t);
+  const int first = chunk * (8 * KS) + p.wide * t;
   const uint32_t channel = static_cast<uint32_t>(p.x_channel);
   const Type* const image = x + tile.image * p.x_batch;
 #pragma unroll
@@ -138,16 +146,30 @@ __device__ __forceinline__ void LoadPixels(float (&a)[MF][KS][4],
                             static_cast<uint32_t>(p.x_column) +
                         static_cast<uint32_t>(first) * channel;
     float (&to)[KS][4] = a[i / 2];
-    if (p.neighbours) {
+    if (KS > 1 && p.wide == 4) {
+#pragma unroll
+      for (int s = 0; s < KS; s += 2) {
+        Vector<Type, 4> four;
+#pragma unroll
+        for (int k = 0; k < 4; ++k) four.value[k] = 0;  // zero's bits in every type
+        if (s * 8 < channels) {
+          four = *reinterpret_cast<const Vector<Type, 4>*>(image + (at + s * 8));
+        }
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          to[(s + k / 2) % KS][i % 2 + k % 2 * 2] = Held<E>(four.value[k]);
+        }
+      }
+    } else if (p.wide == 2) {
 #pragma unroll
       for (int s = 0; s < KS; ++s) {
-        Vector<Type, 2> both;
-        both.value[0] = both.value[1] = 0;  // zero's bits in every type
+        Vector<Type, 2> two;
+        two.value[0] = two.value[1] = 0;
         if (s * 8 < channels) {
-          both = *reinterpret_cast<const Vector<Type, 2>*>(image + (at + s * 8));
+          two = *reinterpret_cast<const Vector<Type, 2>*>(image + (at + s * 8));
         }
-        to[s][i % 2] = Held<E>(both.value[0]);
-        to[s][i % 2 + 2] = Held<E>(both.value[1]);
+        to[s][i % 2] = Held<E>(two.value[0]);
+        to[s][i % 2 + 2] = Held<E>(two.value[1]);
       }
     } else {
 #pragma unroll
@@ -414,9 +436,10 @@ __global__ void __launch_bounds__(kBoxThreads, MF* KS <= 4 ? 3 : 2)
   }
 }
 
-// `pairs_of_x`, `pairs_of_y`: whether they are aligned to two elements.
+// `most_wide`: of how many elements, 1, 2 or 4, vectors of x are aligned; `pairs_of_y`: whether y
+// is aligned to two.
 inline ForwardParams MakeForwardParams(const Problem& q, const Im2colForwardPlan& plan,
-                                       bool pairs_of_x, bool pairs_of_y, int64_t blocks) {
+                                       int most_wide, bool pairs_of_y, int64_t blocks) {
   const bool first = q.layout == Layout::kNCHW;
   const int64_t x_size = q.h.in * q.w.in, y_size = q.h.out * q.w.out;
   ForwardParams p{};
@@ -434,7 +457,8 @@ inline ForwardParams MakeForwardParams(const Problem& q, const Im2colForwardPlan
   p.taps = static_cast<int>(q.taps());
   p.streams =
       static_cast<int>(std::clamp<int64_t>(blocks / q.groups, 1, std::max<int64_t>(plan.tiles, 1)));
-  p.neighbours = pairs_of_x && !first && q.in_per_group() % 2 == 0;
+  p.wide = first ? 1 : plan.k_steps > 1 ? most_wide : std::min(most_wide, 2);
+  while (q.in_per_group() % p.wide != 0) p.wide /= 2;
   p.pairs = q.w.stride == 2;
   p.joined = pairs_of_y && p.y_column == 1 && q.w.out % 2 == 0;
   p.hop_row = p.h.step * p.w.kernel * plan.pitch - p.h.hop * plan.x_columns;
