@@ -115,7 +115,9 @@ inline double ForwardCost(const Im2colForwardPlan& p, const Problem& q, const Im
   multiply *= 0.6 + 0.4 * p.rounds * Im2colPlan::kWarps / p.pieces;
   const double reached = taps / static_cast<double>(q.h.stride * q.w.stride);
   const double conflicts = q.w.stride <= 2 ? 1.1 : 2;
-  double add = outputs / 32 * std::max(reached * conflicts, (35 + 3.5 * reached) / 4);
+  const double together = q.w.stride == 2 ? 2 : 1;  // outputs of a lane
+  const double issued = 45.0 / (together * p.chunk) + 24 / together + 3.5 * reached;
+  double add = outputs / 32 * std::max(reached * conflicts, issued / 4);
   if (p.collected) add += outputs / 32 * 6;
   const double load =
       p.pieces * p.m_frags * steps * 4 * loaded * (q.layout == Layout::kNCHW ? 4 : 2);

@@ -325,7 +325,8 @@ void CheckForward(const Problem& q, const Im2colLimits& limits, ForwardCount* co
   ForAll(q, [&](size_t i, size_t k, size_t y) { want[y] += E::Load(x[i]) * E::Load(w[k]); });
   std::vector<T> got(want.size(), E::kPoison);
   const auto p = transconv::cuda::im2col::MakeForwardParams(
-      q, plan, 1 << (*random)() % 3, (*random)() % 4 != 0, (*random)() % 8 + 1);
+      q, plan, (*random)() % 2 == 0 ? 4 : 1 << (*random)() % 2, (*random)() % 4 != 0,
+      (*random)() % 8 + 1);
   count->pairs += p.pairs;
   ++count->wide[p.wide];
   const T* const added = with_bias ? bias.data() : nullptr;
@@ -456,6 +457,9 @@ int main(int argc, char** argv) {
       check(q, limits, false);
     };
     special(MakeProblem(1, 1, 10, 3, square(24, 3, 2, 1, 1), square(28, 3, 2, 1, 1)), large);
+    special(MakeProblem(1, 1, 32, 3, square(5, 4, 2, 1, 1), square(7, 6, 2, 1, 2)), {});
+    special(MakeProblem(1, 1, 64, 3, square(4, 5, 2, 1, 2), square(6, 5, 2, 1, 2)), {});
+    special(MakeProblem(1, 2, 16, 4, square(4, 3, 1, 2, 2), square(9, 5, 3, 1, 2)), {});
     special(MakeProblem(1, 2, 4, 4, square(5, 2, 4, 1, 0), square(6, 3, 3, 1, 0)), {});
     special(MakeProblem(1, 1, 8, 2, square(4, 2, 5, 5, -2), square(5, 2, 7, 1, 3)), {});
     special(MakeProblem(2, 1, 16, 1, square(30, 8, 4, 1, 2), square(1, 1, 1, 1, 0)), {});

@@ -42,7 +42,7 @@ struct ForwardParams {
   Divider by_group;              // a block's index: group, stream
   Divider by_tile_w, by_tile_h;  // a tile's: column, row, image
   Divider by_window;             // a pixel of the window
-  Divider by_items, by_rows, by_chunk;        // lanes' outputs: along a row, rows, channels
+  Divider by_items;              // lanes' outputs along a row
   Divider by_run_channels, by_run_columns;    // collected results
   Divider by_steps, by_fragments, by_chunks;  // a weight
 };
@@ -252,29 +252,21 @@ __device__ __forceinline__ void SumBlock(float (&sum)[N], const float* (&at)[N],
   for (int j = 0; j < N; ++j) at[j] += B * p.hop_column;
 }
 
-// Sums of N outputs of a row.
+// Sums of N outputs of a row, whose first taps are at `at`.
 template <int N>
-__device__ __forceinline__ void SumTaps(float (&sum)[N], const float* columns, TapRun row,
-                                        const TapRun* runs, const ForwardParams& p) {
-  const float* at[N];
-  int count[N], shared = runs[0].count;
-#pragma unroll
-  for (int j = 0; j < N; ++j) {
-    const TapRun run = runs[j];
-    at[j] = columns + (row.at + run.at);
-    count[j] = run.count;
-    shared = min(shared, run.count);
-  }
+__device__ __forceinline__ void SumTaps(float (&sum)[N], const float* (&at)[N],
+                                        const int (&count)[N], int rows, const ForwardParams& p) {
+  const int shared = N == 1 ? count[0] : min(count[0], count[N - 1]);
   int left = shared;
-  for (; left > 2; left -= 3) SumBlock<N, 3>(sum, at, row.count, p);
-  if (left == 2) SumBlock<N, 2>(sum, at, row.count, p);
-  if (left == 1) SumBlock<N, 1>(sum, at, row.count, p);
-  if constexpr (N > 1) {  // what only some have
+  for (; left > 2; left -= 3) SumBlock<N, 3>(sum, at, rows, p);
+  if (left == 2) SumBlock<N, 2>(sum, at, rows, p);
+  if (left == 1) SumBlock<N, 1>(sum, at, rows, p);
+  if constexpr (N > 1) {  // what only one of two has
 #pragma unroll
     for (int j = 0; j < N; ++j) {
       float one[1] = {sum[j]};
       const float* rest[1] = {at[j]};
-      for (int b = shared; b < count[j]; ++b) SumBlock<1, 1>(one, rest, row.count, p);
+      for (int b = shared; b < count[j]; ++b) SumBlock<1, 1>(one, rest, rows, p);
       sum[j] = one[0];
     }
   }
@@ -287,45 +279,50 @@ __device__ __forceinline__ void AddColumns(typename E::Type* y, const float* col
                                            const typename E::Type* bias, const ForwardTile& tile,
                                            int part, const ForwardParams& p) {
   const Im2colForwardPlan& g = p.plan;
-  const int channels = min(g.chunk, p.out_per_group - part * g.chunk);
-  const TapRun* const column_runs = row_runs + g.rows;
+  const int first = part * g.chunk, channels = min(g.chunk, p.out_per_group - first);
   const int run = g.collects_all ? p.out_per_group : channels;
-  const int size = g.rows * (g.columns / N) * g.chunk;
+  const int size = g.rows * (g.columns / N), hop_channel = p.taps * g.pitch;
+  if (bias != nullptr) bias += first;
+  y += first * p.y_channel;
+  if (g.collects_all) results += first;
   for (int e = static_cast<int>(threadIdx.x); e < size; e += kBoxThreads) {
-    int c = e, row, column;
-    if (g.collected) {  // channels innermost, as they are collected
-      row = e;
-      c = p.by_chunk.Split(row);
-      column = p.by_items.Split(row);
-    } else {
-      column = p.by_items.Split(c);
-      row = p.by_rows.Split(c);
-    }
-    column *= N;
+    int row = e;
+    const int column = p.by_items.Split(row) * N;
     const int y_row = tile.y_row + row, y_column = tile.y_column + column;
-    if (c >= channels || y_row >= p.h.target || y_column >= p.w.target) continue;
-    float sum[N] = {};
-    SumTaps<N>(sum, columns + c * p.taps * g.pitch, row_runs[row], column_runs + column, p);
-    const float shift = bias == nullptr ? 0.0f : E::Widen(bias[part * g.chunk + c]);
+    if (y_row >= p.h.target || y_column >= p.w.target) continue;
+    const TapRun row_run = row_runs[row];
+    const float* at[N];
+    int count[N];
 #pragma unroll
-    for (int j = 0; j < N; ++j) sum[j] += shift;
-    if (g.collected) {
-      float* const to =
-          results + (row * g.columns + column) * run + (g.collects_all ? part * g.chunk : 0) + c;
-#pragma unroll
-      for (int j = 0; j < N; ++j) to[j * run] = sum[j];
-      continue;
+    for (int j = 0; j < N; ++j) {
+      const TapRun column_run = row_runs[g.rows + column + j];
+      at[j] = columns + (row_run.at + column_run.at);
+      count[j] = column_run.count;
     }
-    typename E::Type* const to =
-        y + (part * g.chunk + c) * p.y_channel + (y_row * p.w.target + y_column) * p.y_column;
-    if (N == 2 && p.joined) {
-      *reinterpret_cast<Vector<typename E::Type, 2>*>(to) = {E::Round(sum[0]),
-                                                             E::Round(sum[N - 1])};
-    } else {
+    typename E::Type* to = y + (y_row * p.w.target + y_column) * p.y_column;
+    float* result = results + (row * g.columns + column) * run;
+    for (int c = 0; c < channels; ++c) {
+      const float* from[N];
+      float sum[N] = {};
 #pragma unroll
-      for (int j = 0; j < N; ++j) {
-        if (y_column + j < p.w.target) to[j * p.y_column] = E::Round(sum[j]);
+      for (int j = 0; j < N; ++j) from[j] = at[j] + c * hop_channel;
+      SumTaps<N>(sum, from, count, row_run.count, p);
+      const float shift = bias == nullptr ? 0.0f : E::Widen(bias[c]);
+#pragma unroll
+      for (int j = 0; j < N; ++j) sum[j] += shift;
+      if (g.collected) {
+#pragma unroll
+        for (int j = 0; j < N; ++j) result[j * run + c] = sum[j];
+      } else if (N == 2 && p.joined) {
+        *reinterpret_cast<Vector<typename E::Type, 2>*>(to) = {E::Round(sum[0]),
+                                                               E::Round(sum[N - 1])};
+      } else {
+#pragma unroll
+        for (int j = 0; j < N; ++j) {
+          if (y_column + j < p.w.target) to[j * p.y_column] = E::Round(sum[j]);
+        }
       }
+      to += p.y_channel;
     }
   }
 }
@@ -468,8 +465,6 @@ inline ForwardParams MakeForwardParams(const Problem& q, const Im2colForwardPlan
   p.by_tile_h = Divider(plan.tiles_h);
   p.by_window = Divider(plan.x_columns);
   p.by_items = Divider(plan.columns / (p.pairs ? 2 : 1));
-  p.by_rows = Divider(plan.rows);
-  p.by_chunk = Divider(plan.chunk);
   p.by_run_channels = Divider(plan.collects_all ? q.out_per_group() : plan.chunk);
   p.by_run_columns = Divider(plan.columns);
   p.by_steps = Divider(plan.k_steps);
