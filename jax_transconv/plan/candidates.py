@@ -337,9 +337,11 @@ _WARP_TILES = 256  # pixels of an image
 
 def _im2col_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     """Estimates: where few channels fill half of a tensor core's operands at least."""
-    del pass_name, facts
+    del facts
     few, many = sorted((spec.in_per_group, spec.out_per_group))
     if spec.geometry.groups > 1:
+        if pass_name == _FORWARD:
+            return "sums of columns cost a group as much as its products"
         if few < _FEWEST_A_GROUP:
             return f"fewer than {_FEWEST_A_GROUP} channels a group waste its operands"
         if few > _FEW_CHANNELS:
