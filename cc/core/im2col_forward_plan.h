@@ -112,12 +112,15 @@ inline double ForwardCost(const Im2colForwardPlan& p, const Problem& q, const Im
                     std::max({2 * steps + stored, (steps * (1 + p.m_frags) + 2 * stored + 4) / 4,
                               2 * steps * p.m_frags});
   // Warps without a piece wait for the others, of which a multiprocessor has few.
-  multiply *= 0.5 + 0.5 * p.rounds * Im2colPlan::kWarps / p.pieces;
+  multiply *= 0.6 + 0.4 * p.rounds * Im2colPlan::kWarps / p.pieces;
   const double reached = taps / static_cast<double>(q.h.stride * q.w.stride);
   const double conflicts = q.w.stride <= 2 ? 1.1 : 2;
-  double add = outputs / 32 * std::max(reached * conflicts, (24 + 4 * reached) / 4);
+  const double together = q.w.stride == 2 ? 2 : 1;  // outputs of a lane
+  const double issued = 45.0 / (together * p.chunk) + 24 / together + 3.5 * reached;
+  double add = outputs / 32 * std::max(reached * conflicts, issued / 4);
   if (p.collected) add += outputs / 32 * 6;
-  const double load = p.pieces * p.m_frags * steps * 4 * loaded * 3;
+  const double load =
+      p.pieces * p.m_frags * steps * 4 * loaded * (q.layout == Layout::kNCHW ? 4 : 2);
   const double weights = p.part_weights() * p.parts * 24.0 / 128;
   const double busy = multiply + add + load + (p.held ? 0 : weights) + 100.0 * p.parts;
   const double moved = (pixels * in * loaded + outputs) * element / 20;
@@ -153,7 +156,7 @@ inline Im2colForwardPlan PlanIm2colForward(const Problem& q, int element,
     if (columns == last_columns) continue;
     last_columns = columns;
     int64_t last_rows = 0;
-    for (int64_t rows : {1, 2, 3, 4, 6, 8, 12, 16, 24, 32}) {
+    for (int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32}) {
       rows = CeilDiv(high, CeilDiv(high, std::min(rows, high)));
       if (rows == last_rows) continue;
       last_rows = rows;

@@ -283,21 +283,32 @@ inline const char* TooLarge(const Problem& q) {
       return "the taps reach further than 2^29 positions";
     }
   }
+  // Channels and columns of NHWC are one index.
+  const int64_t reach = (q.w.in + 512) * q.w.stride + q.w.kernel * q.w.dilation;
+  if (std::max((q.w.in + 512) * q.in_channels, reach * q.out_channels) > kMax &&
+      q.layout == Layout::kNHWC) {
+    return "a row with what its taps reach exceeds 2^31 elements";
+  }
   if (q.groups > kMax / 4 || q.batch > kMax / 4) return "more than 2^29 images or groups";
   return nullptr;
+}
+
+// A column is a row: the same memory with the axes exchanged.
+inline Problem ColumnAsRow(Problem q) {
+  if (q.w.in == 1 && q.w.out == 1 && q.w.kernel == 1) std::swap(q.h, q.w);
+  return q;
 }
 
 }  // namespace im2col_wgrad
 
 // `element` is the element's size in bytes.
-inline Im2colWgradPlan PlanIm2colWgrad(Problem q, int64_t element,
+inline Im2colWgradPlan PlanIm2colWgrad(const Problem& problem, int64_t element,
                                        const Im2colWgradLimits& limits = {}) {
   using namespace im2col_wgrad;
+  const Problem q = ColumnAsRow(problem);
   Im2colWgradPlan best;
   best.reason = TooLarge(q);
   if (best.reason != nullptr) return best;
-  // A column is a row: the same memory with the axes exchanged.
-  if (q.w.in == 1 && q.w.out == 1 && q.w.kernel == 1) std::swap(q.h, q.w);
   best.reason = "one tap of some positions exceeds shared memory";
   best.cycles = std::numeric_limits<double>::infinity();
   const int64_t in = q.in_per_group(), out = q.out_per_group();

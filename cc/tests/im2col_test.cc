@@ -1,11 +1,8 @@
 // The im2col kernels on the CPU, thread by thread as on a GPU, against the definition.
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <limits>
 #include <random>
 #include <vector>
 
@@ -14,6 +11,7 @@
 #include "core/im2col_forward_plan.h"
 #include "core/im2col_plan.h"
 #include "cuda_emulation.h"
+#include "im2col_oracle.h"
 // After the emulation.
 #include "cuda/kernels/im2col_forward.cuh"
 #include "cuda/kernels/im2col_grad_input.cuh"
@@ -21,6 +19,7 @@
 
 namespace {
 
+using namespace transconv::im2col_oracle;
 using transconv::Axis;
 using transconv::BoxForm;
 using transconv::BoxShape;
@@ -30,42 +29,6 @@ using transconv::Im2colLimits;
 using transconv::Im2colPlan;
 using transconv::Layout;
 using transconv::Problem;
-
-// float32 to TF32 as the instruction rounds: to nearest, ties away from zero.
-float ToTf32(float v) {
-  if (std::isnan(v) || std::isinf(v)) return v;
-  uint32_t bits;
-  std::memcpy(&bits, &v, sizeof v);
-  bits = (bits + 0x1000) & ~uint32_t{0x1fff};
-  std::memcpy(&v, &bits, sizeof v);
-  return v;
-}
-
-struct Single {
-  using Type = float;
-  static float Load(float v) { return ToTf32(v); }
-  static float Widen(float v) { return v; }
-  static float Round(float v) { return v; }
-  static constexpr float kPoison = -12345;
-};
-
-// In place of the GPU's 16-bit types: 64ths, as which all is exact.
-struct Narrow {
-  using Type = int16_t;
-  static float Load(int16_t v) { return static_cast<float>(v) / 64; }
-  static float Widen(int16_t v) { return Load(v); }
-  static int16_t Round(float v) { return static_cast<int16_t>(v * 64); }
-  static constexpr int16_t kPoison = std::numeric_limits<int16_t>::min();
-};
-
-size_t At(const Problem& q, bool is_x, int64_t n, int64_t c, int64_t y, int64_t x) {
-  const Axis &h = q.h, &w = q.w;
-  const int64_t channels = is_x ? q.in_channels : q.out_channels;
-  const int64_t height = is_x ? h.in : h.out, width = is_x ? w.in : w.out;
-  return static_cast<size_t>(q.layout == Layout::kNCHW
-                                 ? ((n * channels + c) * height + y) * width + x
-                                 : ((n * height + y) * width + x) * channels + c);
-}
 
 // Every element of a box is the image's or zero, wherever its origin is.
 void CheckBox(std::mt19937* random) {
@@ -124,50 +87,6 @@ void CheckBox(std::mt19937* random) {
     }
   }
 }
-
-// Calls f(x index, w index, y index) for all that meet.
-template <typename F>
-void ForAll(const Problem& q, const F& f) {
-  for (int64_t n = 0; n < q.batch; ++n) {
-    for (int64_t c = 0; c < q.in_channels; ++c) {
-      for (int64_t m = 0; m < q.out_per_group(); ++m) {
-        const int64_t out = c / q.in_per_group() * q.out_per_group() + m;
-        for (int64_t k = 0; k < q.h.kernel; ++k) {
-          for (int64_t l = 0; l < q.w.kernel; ++l) {
-            const int64_t tap = ((c * q.out_per_group() + m) * q.h.kernel + k) * q.w.kernel + l;
-            for (int64_t i = 0; i < q.h.in; ++i) {
-              const int64_t y = q.h.stride * i + q.h.dilation * k - q.h.crop_lo;
-              if (y < 0 || y >= q.h.out) continue;
-              for (int64_t j = 0; j < q.w.in; ++j) {
-                const int64_t x = q.w.stride * j + q.w.dilation * l - q.w.crop_lo;
-                if (x < 0 || x >= q.w.out) continue;
-                f(At(q, true, n, c, i, j), static_cast<size_t>(tap), At(q, false, n, out, y, x));
-              }
-            }
-          }
-        }
-      }
-    }
-  }
-}
-
-// Integers whose products and sums are exact; none is zero, so that an infinity stays one.
-template <typename E>
-std::vector<typename E::Type> Draw(int64_t size, int infinite, std::mt19937* random) {
-  std::vector<typename E::Type> values(static_cast<size_t>(size));
-  for (auto& v : values) {
-    const int drawn = static_cast<int>((*random)() % 8) - 4;
-    v = E::Round(static_cast<float>(drawn < 0 ? drawn : drawn + 1));
-  }
-  if constexpr (std::is_same_v<typename E::Type, float>) {
-    for (int i = 0; i < infinite; ++i) {
-      values[(*random)() % values.size()] = std::numeric_limits<float>::infinity();
-    }
-  }
-  return values;
-}
-
-bool Same(float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); }
 
 void Describe(const Problem& q) {
   for (const Axis& a : {q.h, q.w}) {
@@ -254,7 +173,7 @@ void CheckGradInput(const Problem& q, const Im2colLimits& limits, Count* count,
 
 struct ForwardCount {
   int checked = 0, refused = 0, parts = 0, rounds = 0, tiles = 0, chunks = 0, steps[9] = {},
-      collected = 0, all = 0, pairs = 0, loose = 0;
+      collected = 0, all = 0, pairs = 0, loose = 0, wide[5] = {};
 };
 
 template <typename E, int MF, int KS>
@@ -325,8 +244,10 @@ void CheckForward(const Problem& q, const Im2colLimits& limits, ForwardCount* co
   ForAll(q, [&](size_t i, size_t k, size_t y) { want[y] += E::Load(x[i]) * E::Load(w[k]); });
   std::vector<T> got(want.size(), E::kPoison);
   const auto p = transconv::cuda::im2col::MakeForwardParams(
-      q, plan, (*random)() % 4 != 0, (*random)() % 4 != 0, (*random)() % 8 + 1);
+      q, plan, (*random)() % 2 == 0 ? 4 : 1 << (*random)() % 2, (*random)() % 4 != 0,
+      (*random)() % 8 + 1);
   count->pairs += p.pairs;
+  ++count->wide[p.wide];
   const T* const added = with_bias ? bias.data() : nullptr;
   if (plan.m_frags == 2) {
     RunForwardSteps<E, 2>(p, q.groups, x.data(), w.data(), added, got.data());
@@ -341,24 +262,6 @@ void CheckForward(const Problem& q, const Im2colLimits& limits, ForwardCount* co
     Describe(plan);
     std::exit(1);
   }
-}
-
-Axis MakeAxis(int64_t in, int64_t kernel, int64_t stride, int64_t dilation, int64_t lo,
-              int64_t hi) {
-  const int64_t out = stride * (in - 1) + dilation * (kernel - 1) + 1 - lo - hi;
-  return {in, std::max<int64_t>(out, 1), kernel, stride, dilation, lo};
-}
-
-Problem MakeProblem(int64_t batch, int64_t groups, int64_t in, int64_t out, const Axis& h,
-                    const Axis& w) {
-  Problem q;
-  q.batch = batch;
-  q.groups = groups;
-  q.in_channels = groups * in;
-  q.out_channels = groups * out;
-  q.h = h;
-  q.w = w;
-  return q;
 }
 
 // Prints how problems of well-known networks are cut.
@@ -455,6 +358,9 @@ int main(int argc, char** argv) {
       check(q, limits, false);
     };
     special(MakeProblem(1, 1, 10, 3, square(24, 3, 2, 1, 1), square(28, 3, 2, 1, 1)), large);
+    special(MakeProblem(1, 1, 32, 3, square(5, 4, 2, 1, 1), square(7, 6, 2, 1, 2)), {});
+    special(MakeProblem(1, 1, 64, 3, square(4, 5, 2, 1, 2), square(6, 5, 2, 1, 2)), {});
+    special(MakeProblem(1, 2, 16, 4, square(4, 3, 1, 2, 2), square(9, 5, 3, 1, 2)), {});
     special(MakeProblem(1, 2, 4, 4, square(5, 2, 4, 1, 0), square(6, 3, 3, 1, 0)), {});
     special(MakeProblem(1, 1, 8, 2, square(4, 2, 5, 5, -2), square(5, 2, 7, 1, 3)), {});
     special(MakeProblem(2, 1, 16, 1, square(30, 8, 4, 1, 2), square(1, 1, 1, 1, 0)), {});
@@ -475,10 +381,12 @@ int main(int argc, char** argv) {
   std::printf(
       "im2col_test: forward %d checked, %d refused, %d in parts, %d in rounds, %d of many tiles, "
       "%d "
-      "in chunks, steps %d %d %d %d, %d collected, %d of all, %d pairs, %d weights by part\n",
+      "in chunks, steps %d %d %d %d, %d collected, %d of all, %d pairs, %d weights by part, loads "
+      "of %d %d %d\n",
       forward.checked, forward.refused, forward.parts, forward.rounds, forward.tiles,
       forward.chunks, forward.steps[1], forward.steps[2], forward.steps[4], forward.steps[8],
-      forward.collected, forward.all, forward.pairs, forward.loose);
+      forward.collected, forward.all, forward.pairs, forward.loose, forward.wide[1],
+      forward.wide[2], forward.wide[4]);
   const bool enough = count.chunks >= 4 && count.rounds >= 2 && count.forms[1] >= 8 &&
                       count.vectors[4] >= 8 && forward.parts >= 8 && forward.rounds >= 2 &&
                       forward.chunks >= 4 && forward.all >= 4 && forward.loose >= 4;

@@ -332,6 +332,8 @@ def _direct_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
 
 _FEWEST_A_GROUP = 4
 _FEWEST_COLUMNS = 8
+# Taps from which it beats a library's 16-bit convolution of few channels.
+_FAST_16_BIT = {_FORWARD: 1, _INPUT: 25, _WEIGHT: math.inf}
 
 
 def _im2col_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
@@ -351,6 +353,8 @@ def _im2col_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
         return None
     if many < _FEWEST_COLUMNS:
         return f"fewer than {_FEWEST_COLUMNS} channels waste its operands"
+    if spec.itemsize == 2 and (few > _TINY or spec.taps < _FAST_16_BIT[pass_name]):
+        return "a library's 16-bit convolution is faster"
     if pass_name == _FORWARD:
         if spec.out_channels > _TINY:
             return f"more than {_TINY} channels of y have too many columns"

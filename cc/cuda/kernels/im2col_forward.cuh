@@ -2,8 +2,8 @@
 // with the columns of every tap, and their sum (col2im) from shared memory.
 //
 // A warp holds the x of 16 MF pixels in registers, read from the image as fragments: eight
-// neighbouring pixels of four channels or, channels last, two neighbouring channels a lane, are
-// whole sectors. It multiplies them by the weights of all taps of some output channels, whose
+// neighbouring pixels of four channels or, channels last, two or four neighbouring channels a lane,
+// are whole sectors. It multiplies them by the weights of all taps of some output channels, whose
 // fragments lie in shared memory, and stores the columns there. Then lanes are neighbouring outputs
 // and add up the columns of their taps; with a stride of two a lane has both outputs of a pixel, so
 // that lanes read neighbouring columns. core/im2col_forward_plan.h has the sizes.
@@ -22,49 +22,19 @@
 #include "core/geometry.h"
 #include "core/im2col_forward_plan.h"
 #include "cuda/kernels/im2col_stage.cuh"
+#include "cuda/kernels/im2col_sums.cuh"
 #include "cuda/primitives/shared_memory.cuh"
 #include "cuda/primitives/tf32.cuh"
 
 namespace transconv::cuda::im2col {
 
-struct ForwardParams {
-  Im2colForwardPlan plan;
-  DirectAxis h, w;
-  // Elements from one to the next.
-  int64_t x_batch, x_channel, y_batch, y_channel;
-  int x_column, y_column;
-  int in_per_group, out_per_group, taps;
-  int streams;                   // of tiles, which blocks of the same group share
-  bool neighbours;               // a lane loads two channels of x at once
-  bool pairs;                    // a lane sums two neighbouring outputs, ...
-  bool joined;                   // ... which are stored at once
-  int hop_row, hop_column;       // columns' elements from one tap that an output has to the next
-  Divider by_group;              // a block's index: group, stream
-  Divider by_tile_w, by_tile_h;  // a tile's: column, row, image
-  Divider by_window;             // a pixel of the window
-  Divider by_items, by_rows, by_chunk;        // lanes' outputs: along a row, rows, channels
-  Divider by_run_channels, by_run_columns;    // collected results
-  Divider by_steps, by_fragments, by_chunks;  // a weight
-};
-
-// Where a row or column of outputs starts among the columns, and how many taps it has.
-struct alignas(8) TapRun {
-  int at, count;
-};
-
-// The window's first pixel and the tile's first output.
-struct ForwardTile {
-  int image, x_row, x_column, y_row, y_column;
-  __device__ ForwardTile(int index, const ForwardParams& p) : image(index) {
-    const Im2colForwardPlan& g = p.plan;
-    const int v_column = p.by_tile_w.Split(image) * g.v_columns;
-    const int v_row = p.by_tile_h.Split(image) * g.v_rows;
-    y_row = v_row * p.h.stride;
-    y_column = v_column * p.w.stride;
-    x_row = max(min(v_row + g.first_row, p.h.source - g.x_rows), 0);
-    x_column = max(min(v_column + g.first_column, p.w.source - g.x_columns), 0);
-  }
-};
+// The channel of a chunk that lane t multiplies in a step, in the first or second register: one
+// order for both operands, as it suits the loads of x.
+__device__ __forceinline__ int ChannelOf(int step, int t, int half, int wide) {
+  if (wide == 1) return step * 8 + t + 4 * half;
+  if (wide == 2) return step * 8 + 2 * t + half;
+  return step / 2 * 16 + 4 * t + step % 2 * 2 + half;
+}
 
 // Weights of `parts` parts from one on, [part][chunk of k][fragment of columns][step][lane][two].
 template <typename E, int KS>
@@ -86,7 +56,7 @@ __device__ __forceinline__ void StageColumnsWeights(float* to,
       chunk = p.by_chunks.Split(at_part);
       const int column = fragment * 8 + lane / 4;
       const int all = (part + at_part) * g.chunk * p.taps + column;
-      const int in = (chunk * KS + step) * 8 + (p.neighbours ? 2 * t + half : t + 4 * half);
+      const int in = chunk * (8 * KS) + ChannelOf(step, t, half, p.wide);
       found[i] = 0;
       if (column < g.chunk * p.taps && all < columns && in < p.in_per_group) {
         found[i] = weight[in * columns + all];
@@ -124,7 +94,7 @@ __device__ __forceinline__ void LoadPixels(float (&a)[MF][KS][4],
                                            const ForwardParams& p) {
   using Type = typename E::Type;
   const int lane = static_cast<int>(threadIdx.x) % 32, t = lane % 4;
-  const int first = chunk * (8 * KS) + (p.neighbours ? 2 * t : t);
+  const int first = chunk * (8 * KS) + p.wide * t;
   const uint32_t channel = static_cast<uint32_t>(p.x_channel);
   const Type* const image = x + tile.image * p.x_batch;
 #pragma unroll
@@ -138,16 +108,30 @@ __device__ __forceinline__ void LoadPixels(float (&a)[MF][KS][4],
                             static_cast<uint32_t>(p.x_column) +
                         static_cast<uint32_t>(first) * channel;
     float (&to)[KS][4] = a[i / 2];
-    if (p.neighbours) {
+    if (KS > 1 && p.wide == 4) {
+#pragma unroll
+      for (int s = 0; s < KS; s += 2) {
+        Vector<Type, 4> four;
+#pragma unroll
+        for (int k = 0; k < 4; ++k) four.value[k] = 0;  // zero's bits in every type
+        if (s * 8 < channels) {
+          four = *reinterpret_cast<const Vector<Type, 4>*>(image + (at + s * 8));
+        }
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          to[(s + k / 2) % KS][i % 2 + k % 2 * 2] = Held<E>(four.value[k]);
+        }
+      }
+    } else if (p.wide == 2) {
 #pragma unroll
       for (int s = 0; s < KS; ++s) {
-        Vector<Type, 2> both;
-        both.value[0] = both.value[1] = 0;  // zero's bits in every type
+        Vector<Type, 2> two;
+        two.value[0] = two.value[1] = 0;
         if (s * 8 < channels) {
-          both = *reinterpret_cast<const Vector<Type, 2>*>(image + (at + s * 8));
+          two = *reinterpret_cast<const Vector<Type, 2>*>(image + (at + s * 8));
         }
-        to[s][i % 2] = Held<E>(both.value[0]);
-        to[s][i % 2 + 2] = Held<E>(both.value[1]);
+        to[s][i % 2] = Held<E>(two.value[0]);
+        to[s][i % 2 + 2] = Held<E>(two.value[1]);
       }
     } else {
 #pragma unroll
@@ -192,139 +176,6 @@ __device__ __forceinline__ void MultiplyColumns(float* to, const float (&a)[MF][
     }
     weights += KS * 32;
     to += 8 * g.pitch;
-  }
-}
-
-// The taps of output `o` whose pixels are in the window of `size` from `first` on. `row` is a tap's
-// distance among the columns, `pixel` a pixel's.
-__device__ inline TapRun TapsInWindow(const DirectAxis& axis, int o, int first, int size, int row,
-                                      int pixel) {
-  const DirectAxis::Taps taps = axis.TapsOf(o);
-  int tap = taps.first, count = taps.count, source = taps.source - first;
-  for (; count > 0 && source >= size; --count) {
-    source -= axis.hop;
-    tap += axis.step;
-  }
-  while (count > 0 && source - axis.hop * (count - 1) < 0) --count;
-  return {tap * row + source * pixel, count};
-}
-
-// Adds B columns of taps that N outputs all have, and moves on by as many.
-template <int N, int B>
-__device__ __forceinline__ void SumBlock(float (&sum)[N], const float* (&at)[N], int rows,
-                                         const ForwardParams& p) {
-  const float* from[N];
-#pragma unroll
-  for (int j = 0; j < N; ++j) from[j] = at[j];
-#pragma unroll 2
-  for (int a = 0; a < rows; ++a) {
-#pragma unroll
-    for (int b = 0; b < B; ++b) {
-#pragma unroll
-      for (int j = 0; j < N; ++j) sum[j] += from[j][b * p.hop_column];
-    }
-#pragma unroll
-    for (int j = 0; j < N; ++j) from[j] += p.hop_row;
-  }
-#pragma unroll
-  for (int j = 0; j < N; ++j) at[j] += B * p.hop_column;
-}
-
-// Sums of N outputs of a row.
-template <int N>
-__device__ __forceinline__ void SumTaps(float (&sum)[N], const float* columns, TapRun row,
-                                        const TapRun* runs, const ForwardParams& p) {
-  const float* at[N];
-  int count[N], shared = runs[0].count;
-#pragma unroll
-  for (int j = 0; j < N; ++j) {
-    const TapRun run = runs[j];
-    at[j] = columns + (row.at + run.at);
-    count[j] = run.count;
-    shared = min(shared, run.count);
-  }
-  int left = shared;
-  for (; left > 2; left -= 3) SumBlock<N, 3>(sum, at, row.count, p);
-  if (left == 2) SumBlock<N, 2>(sum, at, row.count, p);
-  if (left == 1) SumBlock<N, 1>(sum, at, row.count, p);
-  if constexpr (N > 1) {  // what only some have
-#pragma unroll
-    for (int j = 0; j < N; ++j) {
-      float one[1] = {sum[j]};
-      const float* rest[1] = {at[j]};
-      for (int b = shared; b < count[j]; ++b) SumBlock<1, 1>(one, rest, row.count, p);
-      sum[j] = one[0];
-    }
-  }
-}
-
-// Sums the outputs of a part, and stores them or, channels last, collects them in `results`.
-template <typename E, int N>
-__device__ __forceinline__ void AddColumns(typename E::Type* y, const float* columns,
-                                           const TapRun* row_runs, float* results,
-                                           const typename E::Type* bias, const ForwardTile& tile,
-                                           int part, const ForwardParams& p) {
-  const Im2colForwardPlan& g = p.plan;
-  const int channels = min(g.chunk, p.out_per_group - part * g.chunk);
-  const TapRun* const column_runs = row_runs + g.rows;
-  const int run = g.collects_all ? p.out_per_group : channels;
-  const int size = g.rows * (g.columns / N) * g.chunk;
-  for (int e = static_cast<int>(threadIdx.x); e < size; e += kBoxThreads) {
-    int c = e, row, column;
-    if (g.collected) {  // channels innermost, as they are collected
-      row = e;
-      c = p.by_chunk.Split(row);
-      column = p.by_items.Split(row);
-    } else {
-      column = p.by_items.Split(c);
-      row = p.by_rows.Split(c);
-    }
-    column *= N;
-    const int y_row = tile.y_row + row, y_column = tile.y_column + column;
-    if (c >= channels || y_row >= p.h.target || y_column >= p.w.target) continue;
-    float sum[N] = {};
-    SumTaps<N>(sum, columns + c * p.taps * g.pitch, row_runs[row], column_runs + column, p);
-    const float shift = bias == nullptr ? 0.0f : E::Widen(bias[part * g.chunk + c]);
-#pragma unroll
-    for (int j = 0; j < N; ++j) sum[j] += shift;
-    if (g.collected) {
-      float* const to =
-          results + (row * g.columns + column) * run + (g.collects_all ? part * g.chunk : 0) + c;
-#pragma unroll
-      for (int j = 0; j < N; ++j) to[j * run] = sum[j];
-      continue;
-    }
-    typename E::Type* const to =
-        y + (part * g.chunk + c) * p.y_channel + (y_row * p.w.target + y_column) * p.y_column;
-    if (N == 2 && p.joined) {
-      *reinterpret_cast<Vector<typename E::Type, 2>*>(to) = {E::Round(sum[0]),
-                                                             E::Round(sum[N - 1])};
-    } else {
-#pragma unroll
-      for (int j = 0; j < N; ++j) {
-        if (y_column + j < p.w.target) to[j * p.y_column] = E::Round(sum[j]);
-      }
-    }
-  }
-}
-
-// Stores collected results, of channels from `first` on.
-template <typename E>
-__device__ __forceinline__ void StoreCollected(typename E::Type* y, const float* results,
-                                               const ForwardTile& tile, int first,
-                                               const ForwardParams& p) {
-  const Im2colForwardPlan& g = p.plan;
-  const int run = g.collects_all ? p.out_per_group : min(g.chunk, p.out_per_group - first);
-  const int width = g.collects_all ? p.out_per_group : g.chunk;
-  const int size = g.rows * g.columns * width;
-#pragma unroll 2
-  for (int e = static_cast<int>(threadIdx.x); e < size; e += kBoxThreads) {
-    int row = e;
-    const int c = p.by_run_channels.Split(row), column = p.by_run_columns.Split(row);
-    const int y_row = tile.y_row + row, y_column = tile.y_column + column;
-    if (c >= run || y_row >= p.h.target || y_column >= p.w.target) continue;
-    y[(y_row * p.w.target + y_column) * p.y_column + first + c] =
-        E::Round(results[(row * g.columns + column) * run + c]);
   }
 }
 
@@ -414,9 +265,10 @@ __global__ void __launch_bounds__(kBoxThreads, MF* KS <= 4 ? 3 : 2)
   }
 }
 
-// `pairs_of_x`, `pairs_of_y`: whether they are aligned to two elements.
+// `most_wide`: of how many elements, 1, 2 or 4, vectors of x are aligned; `pairs_of_y`: whether y
+// is aligned to two.
 inline ForwardParams MakeForwardParams(const Problem& q, const Im2colForwardPlan& plan,
-                                       bool pairs_of_x, bool pairs_of_y, int64_t blocks) {
+                                       int most_wide, bool pairs_of_y, int64_t blocks) {
   const bool first = q.layout == Layout::kNCHW;
   const int64_t x_size = q.h.in * q.w.in, y_size = q.h.out * q.w.out;
   ForwardParams p{};
@@ -434,7 +286,8 @@ inline ForwardParams MakeForwardParams(const Problem& q, const Im2colForwardPlan
   p.taps = static_cast<int>(q.taps());
   p.streams =
       static_cast<int>(std::clamp<int64_t>(blocks / q.groups, 1, std::max<int64_t>(plan.tiles, 1)));
-  p.neighbours = pairs_of_x && !first && q.in_per_group() % 2 == 0;
+  p.wide = first ? 1 : plan.k_steps > 1 ? most_wide : std::min(most_wide, 2);
+  while (q.in_per_group() % p.wide != 0) p.wide /= 2;
   p.pairs = q.w.stride == 2;
   p.joined = pairs_of_y && p.y_column == 1 && q.w.out % 2 == 0;
   p.hop_row = p.h.step * p.w.kernel * plan.pitch - p.h.hop * plan.x_columns;
@@ -444,8 +297,6 @@ inline ForwardParams MakeForwardParams(const Problem& q, const Im2colForwardPlan
   p.by_tile_h = Divider(plan.tiles_h);
   p.by_window = Divider(plan.x_columns);
   p.by_items = Divider(plan.columns / (p.pairs ? 2 : 1));
-  p.by_rows = Divider(plan.rows);
-  p.by_chunk = Divider(plan.chunk);
   p.by_run_channels = Divider(plan.collects_all ? q.out_per_group() : plan.chunk);
   p.by_run_columns = Divider(plan.columns);
   p.by_steps = Divider(plan.k_steps);

@@ -21,7 +21,6 @@
 #define TRANSCONV_CUDA_KERNELS_IM2COL_WGRAD_CUH_
 
 #include <cstdint>
-#include <utility>
 
 #include "core/divider.h"
 #include "core/geometry.h"
@@ -256,9 +255,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
-inline Params MakeParams(Problem q, const Im2colWgradPlan& plan) {
-  // As the plan does it.
-  if (q.w.in == 1 && q.w.out == 1 && q.w.kernel == 1) std::swap(q.h, q.w);
+inline Params MakeParams(const Problem& problem, const Im2colWgradPlan& plan) {
+  const Problem q = transconv::im2col_wgrad::ColumnAsRow(problem);
   const bool first = q.layout == Layout::kNCHW;
   Params p{};
   p.plan = plan;
