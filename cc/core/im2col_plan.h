@@ -48,6 +48,7 @@ struct Im2colLimits {
   int shared_bytes = 96 * 1024;  // of a block, on every card that has the instruction
   int most_vector = 4;
   int most_pixels = 2048;  // of a tile
+  int least_pixels = 1;    // the same, where an image has as many
   // Blocks that fill a card. A constant, so that results are the same on all.
   int multiprocessors = 132;
 };
@@ -168,6 +169,9 @@ inline bool Complete(Im2colPlan* plan, const Problem& q, const Im2colLimits& lim
 // Sectors of 32 bytes of a run of elements.
 inline double Sectors(double elements, double element) { return elements * element / 32 + 1; }
 
+// How much of a multiprocessor's throughput this many blocks reach that wait for their own loads.
+inline double Reached(double blocks) { return blocks >= 3 ? 1 : blocks >= 2 ? 0.9 : 0.65; }
+
 // Cycles of a card.
 inline double Cost(const Im2colPlan& p, const Problem& q, const Im2colLimits& limits, int element) {
   const BoxAxis(&axis)[3] = p.box.axis;
@@ -196,7 +200,8 @@ inline double Cost(const Im2colPlan& p, const Problem& q, const Im2colLimits& li
   const double blocks = static_cast<double>(p.work()) * static_cast<double>(q.groups);
   const double each = std::ceil(blocks / limits.multiprocessors);
   const double wait = 2500.0 + 1500.0 * (p.chunks - 1);
-  return each * busy + std::ceil(each / p.resident) * wait +
+  return each * busy / Reached(std::min<double>(each, p.resident)) +
+         std::ceil(each / p.resident) * wait +
          std::min<double>(each, p.resident) * weights * 16 / 128;
 }
 
@@ -258,6 +263,7 @@ inline Im2colPlan PlanIm2colGradInput(const Problem& q, int element,
       if (rows == last_rows) continue;
       last_rows = rows;
       if (rows * columns > limits.most_pixels) break;
+      if (rows * columns < std::min<int64_t>(limits.least_pixels, q.h.in * q.w.in)) continue;
       int fits = 0;  // more chunks than twice those that fit only cost more
       int64_t last_chunk = 0;
       for (int64_t parts : {int64_t{1}, int64_t{2}, int64_t{4}, int64_t{8}, int64_t{16}, out}) {

@@ -352,12 +352,14 @@ int main(int argc, char** argv) {
   Im2colLimits large;
   large.multiprocessors = 1;
   large.shared_bytes = 200 << 10;
+  large.least_pixels = 400;
   for (const Layout layout : {Layout::kNCHW, Layout::kNHWC}) {
     const auto special = [&](Problem q, const Im2colLimits& limits) {
       q.layout = layout;
       check(q, limits, false);
     };
     special(MakeProblem(1, 1, 10, 3, square(24, 3, 2, 1, 1), square(28, 3, 2, 1, 1)), large);
+    special(MakeProblem(1, 2, 3, 4, square(25, 3, 1, 1, 1), square(30, 3, 2, 1, 1)), large);
     special(MakeProblem(1, 1, 32, 3, square(5, 4, 2, 1, 1), square(7, 6, 2, 1, 2)), {});
     special(MakeProblem(1, 1, 64, 3, square(4, 5, 2, 1, 2), square(6, 5, 2, 1, 2)), {});
     special(MakeProblem(1, 2, 16, 4, square(4, 3, 1, 2, 2), square(9, 5, 3, 1, 2)), {});
