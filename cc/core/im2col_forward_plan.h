@@ -123,12 +123,19 @@ inline double ForwardCost(const Im2colForwardPlan& p, const Problem& q, const Im
       p.pieces * p.m_frags * steps * 4 * loaded * (q.layout == Layout::kNCHW ? 4 : 2);
   const double weights = p.part_weights() * p.parts * 24.0 / 128;
   const double busy = multiply + add + load + (p.held ? 0 : weights) + 100.0 * p.parts;
-  const double moved = (pixels * in * loaded + outputs) * element / 20;
+  // Runs of NCHW are rows of one channel.
+  const bool planes = q.layout == Layout::kNCHW;
+  const double read =
+      planes ? p.x_rows * in * Sectors(p.x_columns, element) * 32 : pixels * in * element;
+  const double written =
+      planes ? p.rows * out * Sectors(p.columns, element) * 32 : outputs * element;
+  const double moved = (read * loaded + written) / 20;
   const double total = std::max(busy, moved) + 0.3 * std::min(busy, moved);
   const double blocks = static_cast<double>(p.tiles) * static_cast<double>(q.groups);
   const double each = std::ceil(blocks / limits.multiprocessors);
   const double wait = 2000 + 1000.0 * p.parts;
-  return each * total + std::ceil(each / p.resident) * wait +
+  return each * total / Reached(std::min<double>(each, p.resident)) +
+         std::ceil(each / p.resident) * wait +
          (p.held ? std::min<double>(each, p.resident) * weights : 0);
 }
 
@@ -160,6 +167,7 @@ inline Im2colForwardPlan PlanIm2colForward(const Problem& q, int element,
       rows = CeilDiv(high, CeilDiv(high, std::min(rows, high)));
       if (rows == last_rows) continue;
       last_rows = rows;
+      if (rows * columns < std::min<int64_t>(limits.least_pixels, high * wide)) continue;
       int fits = 0;  // more parts than twice those that fit only cost more
       int64_t last_chunk = 0;
       for (int64_t parts : {int64_t{1}, int64_t{2}, int64_t{3}, int64_t{4}, int64_t{8}, out}) {

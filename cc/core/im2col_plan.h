@@ -32,6 +32,7 @@ struct Im2colPlan {
   int pieces = 1, rounds = 1;           // of 16 m_frags pixels in a tile, and of these for a warp
   int chunk = 1, chunks = 1;            // output channels
   int k = 1, steps = 1;                 // of a chunk, and in eights
+  bool held = true;                     // the weights of all chunks are there all the time
   bool channels_fastest = false;        // the order of k
   Im2colBox box;                        // of dy
   int pixel_row = 0, pixel_column = 0;  // elements of the box from one pixel to the next
@@ -48,6 +49,7 @@ struct Im2colLimits {
   int shared_bytes = 96 * 1024;  // of a block, on every card that has the instruction
   int most_vector = 4;
   int most_pixels = 2048;  // of a tile
+  int least_pixels = 1;    // the same, where an image has as many
   // Blocks that fill a card. A constant, so that results are the same on all.
   int multiprocessors = 132;
 };
@@ -155,7 +157,9 @@ inline bool Complete(Im2colPlan* plan, const Problem& q, const Im2colLimits& lim
   p.pixel_column = w.stride * p.box.column;
   p.tap_row = h.dilation * p.box.row;
   p.tap_column = w.dilation * p.box.column;
-  p.offsets_at = 4 * p.weights();
+  const int64_t all = int64_t{4} * p.chunks * p.weights();
+  p.held = p.chunks == 1 || all <= limits.shared_bytes / 4;
+  p.offsets_at = static_cast<int>(p.held ? all : 4 * p.weights());
   p.box_at = (p.offsets_at + p.steps * 32 + 15) / 16 * 16;
   const int64_t bytes = p.box_at + int64_t{4} * p.box.size;
   if (bytes > limits.shared_bytes) return false;
@@ -168,6 +172,9 @@ inline bool Complete(Im2colPlan* plan, const Problem& q, const Im2colLimits& lim
 // Sectors of 32 bytes of a run of elements.
 inline double Sectors(double elements, double element) { return elements * element / 32 + 1; }
 
+// How much of a multiprocessor's throughput this many blocks reach that wait for their own loads.
+inline double Reached(double blocks) { return blocks >= 3 ? 1 : blocks >= 2 ? 0.9 : 0.65; }
+
 // Cycles of a card.
 inline double Cost(const Im2colPlan& p, const Problem& q, const Im2colLimits& limits, int element) {
   const BoxAxis(&axis)[3] = p.box.axis;
@@ -179,7 +186,7 @@ inline double Cost(const Im2colPlan& p, const Problem& q, const Im2colLimits& li
   const double run = static_cast<double>(axis[0].count) * p.box.vector *
                      (p.box.form == BoxForm::kPixels || p.box.vector > 1 ? 1 : axis[0].unit);
   double memory = lines * Sectors(run, element) * 32 / 28;
-  if (p.chunks > 1) issue += weights * 16 / 128;
+  if (!p.held) issue += weights * 16 / 128;
   issue *= p.chunks;
   memory *= p.chunks;
   // ... multiplied, by shared memory, instructions and tensor cores, ...
@@ -196,8 +203,9 @@ inline double Cost(const Im2colPlan& p, const Problem& q, const Im2colLimits& li
   const double blocks = static_cast<double>(p.work()) * static_cast<double>(q.groups);
   const double each = std::ceil(blocks / limits.multiprocessors);
   const double wait = 2500.0 + 1500.0 * (p.chunks - 1);
-  return each * busy + std::ceil(each / p.resident) * wait +
-         std::min<double>(each, p.resident) * weights * 16 / 128;
+  return each * busy / Reached(std::min<double>(each, p.resident)) +
+         std::ceil(each / p.resident) * wait +
+         std::min<double>(each, p.resident) * weights * (p.held ? p.chunks : 1) * 16 / 128;
 }
 
 // Pads and the order of k with the fewest conflicts of banks.
@@ -258,6 +266,7 @@ inline Im2colPlan PlanIm2colGradInput(const Problem& q, int element,
       if (rows == last_rows) continue;
       last_rows = rows;
       if (rows * columns > limits.most_pixels) break;
+      if (rows * columns < std::min<int64_t>(limits.least_pixels, q.h.in * q.w.in)) continue;
       int fits = 0;  // more chunks than twice those that fit only cost more
       int64_t last_chunk = 0;
       for (int64_t parts : {int64_t{1}, int64_t{2}, int64_t{4}, int64_t{8}, int64_t{16}, out}) {

@@ -111,8 +111,8 @@ void Describe(const Im2colPlan& p) {
 
 // Counts what ran.
 struct Count {
-  int checked = 0, refused = 0, chunks = 0, rounds = 0, tiles = 0, fragments[9] = {}, forms[3] = {},
-      vectors[5] = {};
+  int checked = 0, refused = 0, chunks = 0, loose = 0, rounds = 0, tiles = 0, fragments[9] = {},
+      forms[3] = {}, vectors[5] = {};
 };
 
 template <typename E, int MF, int NF>
@@ -135,6 +135,7 @@ void CheckGradInput(const Problem& q, const Im2colLimits& limits, Count* count,
   }
   ++count->checked;
   count->chunks += plan.chunks > 1;
+  count->loose += !plan.held;
   count->rounds += plan.rounds > 1;
   count->tiles += plan.tiles > 1;
   ++count->fragments[plan.n_frags];
@@ -352,12 +353,14 @@ int main(int argc, char** argv) {
   Im2colLimits large;
   large.multiprocessors = 1;
   large.shared_bytes = 200 << 10;
+  large.least_pixels = 400;
   for (const Layout layout : {Layout::kNCHW, Layout::kNHWC}) {
     const auto special = [&](Problem q, const Im2colLimits& limits) {
       q.layout = layout;
       check(q, limits, false);
     };
     special(MakeProblem(1, 1, 10, 3, square(24, 3, 2, 1, 1), square(28, 3, 2, 1, 1)), large);
+    special(MakeProblem(1, 2, 3, 4, square(25, 3, 1, 1, 1), square(30, 3, 2, 1, 1)), large);
     special(MakeProblem(1, 1, 32, 3, square(5, 4, 2, 1, 1), square(7, 6, 2, 1, 2)), {});
     special(MakeProblem(1, 1, 64, 3, square(4, 5, 2, 1, 2), square(6, 5, 2, 1, 2)), {});
     special(MakeProblem(1, 2, 16, 4, square(4, 3, 1, 2, 2), square(9, 5, 3, 1, 2)), {});
@@ -370,14 +373,19 @@ int main(int argc, char** argv) {
     special(MakeProblem(1, 1, 6, 40, square(6, 2, 2, 1, 0), square(8, 2, 2, 1, 0)), little);
     special(MakeProblem(1, 2, 5, 12, square(6, 3, 2, 2, 1), square(9, 5, 3, 1, 2)), little);
     special(MakeProblem(1, 1, 80, 2, square(4, 2, 2, 1, 0), square(7, 2, 2, 1, 0)), little);
+    little.least_pixels = 80;
+    special(MakeProblem(1, 1, 2, 16, square(9, 2, 2, 1, 0), square(10, 2, 2, 1, 1)), little);
+    special(MakeProblem(1, 2, 3, 18, square(9, 2, 1, 2, 1), square(10, 1, 3, 1, 0)), little);
   }
   std::printf(
-      "im2col_test: %d checked, %d refused, %d in chunks, %d in rounds, %d of many tiles, "
+      "im2col_test: %d checked, %d refused, %d in chunks, %d weights by chunk, %d in rounds, %d of "
+      "many tiles, "
       "fragments "
       "%d %d %d %d, forms %d %d %d, vectors %d %d %d\n",
-      count.checked, count.refused, count.chunks, count.rounds, count.tiles, count.fragments[1],
-      count.fragments[2], count.fragments[4], count.fragments[8], count.forms[0], count.forms[1],
-      count.forms[2], count.vectors[1], count.vectors[2], count.vectors[4]);
+      count.checked, count.refused, count.chunks, count.loose, count.rounds, count.tiles,
+      count.fragments[1], count.fragments[2], count.fragments[4], count.fragments[8],
+      count.forms[0], count.forms[1], count.forms[2], count.vectors[1], count.vectors[2],
+      count.vectors[4]);
   std::printf(
       "im2col_test: forward %d checked, %d refused, %d in parts, %d in rounds, %d of many tiles, "
       "%d "
@@ -387,8 +395,9 @@ int main(int argc, char** argv) {
       forward.chunks, forward.steps[1], forward.steps[2], forward.steps[4], forward.steps[8],
       forward.collected, forward.all, forward.pairs, forward.loose, forward.wide[1],
       forward.wide[2], forward.wide[4]);
-  const bool enough = count.chunks >= 4 && count.rounds >= 2 && count.forms[1] >= 8 &&
-                      count.vectors[4] >= 8 && forward.parts >= 8 && forward.rounds >= 2 &&
-                      forward.chunks >= 4 && forward.all >= 4 && forward.loose >= 4;
+  const bool enough = count.chunks - count.loose >= 2 && count.loose >= 2 && count.rounds >= 2 &&
+                      count.forms[1] >= 8 && count.vectors[4] >= 8 && forward.parts >= 8 &&
+                      forward.rounds >= 2 && forward.chunks >= 4 && forward.all >= 4 &&
+                      forward.loose >= 4;
   return enough ? 0 : 1;
 }

@@ -111,9 +111,7 @@ __device__ __forceinline__ void LoadPixels(float (&a)[MF][KS][4],
     if (KS > 1 && p.wide == 4) {
 #pragma unroll
       for (int s = 0; s < KS; s += 2) {
-        Vector<Type, 4> four;
-#pragma unroll
-        for (int k = 0; k < 4; ++k) four.value[k] = 0;  // zero's bits in every type
+        Vector<Type, 4> four = {};  // zero's bits in every type
         if (s * 8 < channels) {
           four = *reinterpret_cast<const Vector<Type, 4>*>(image + (at + s * 8));
         }
@@ -125,8 +123,7 @@ __device__ __forceinline__ void LoadPixels(float (&a)[MF][KS][4],
     } else if (p.wide == 2) {
 #pragma unroll
       for (int s = 0; s < KS; ++s) {
-        Vector<Type, 2> two;
-        two.value[0] = two.value[1] = 0;
+        Vector<Type, 2> two = {};
         if (s * 8 < channels) {
           two = *reinterpret_cast<const Vector<Type, 2>*>(image + (at + s * 8));
         }

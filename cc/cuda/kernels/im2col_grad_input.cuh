@@ -160,7 +160,11 @@ __global__ void __launch_bounds__(kBoxThreads, kGradInputBlocks<NF>)
     }
     offsets[k / 8 * 4 + k % 4].value[k / 4 % 2] = at * static_cast<int>(sizeof(float));
   }
-  if (g.chunks == 1) StageWeights<E, NF>(weights, weight, n_left, p.out_per_group, p);
+  for (int chunk = 0; g.held && chunk < g.chunks; ++chunk) {
+    const int c = chunk * g.chunk;
+    StageWeights<E, NF>(weights + chunk * g.weights(), weight + c * p.taps, n_left,
+                        p.out_per_group - c, p);
+  }
 
   for (int tile = stream; tile < g.tiles; tile += p.streams) {
     int image = tile;
@@ -185,14 +189,16 @@ __global__ void __launch_bounds__(kBoxThreads, kGradInputBlocks<NF>)
         if (round == 0) {
           __syncthreads();
           StageBox<E>(box, dy + image * p.dy_batch, g.box, dy_row, dy_column, c);
-          if (g.chunks > 1) {
+          if (!g.held) {
             StageWeights<E, NF>(weights, weight + c * p.taps, n_left, p.out_per_group - c, p);
           }
           __syncthreads();
         }
         if (piece >= g.pieces) continue;
         const IntPair* at = offsets + lane % 4;
-        const Vector<float, 2>* w = reinterpret_cast<const Vector<float, 2>*>(weights) + lane;
+        const Vector<float, 2>* w = reinterpret_cast<const Vector<float, 2>*>(
+                                        weights + (g.held ? chunk * g.weights() : 0)) +
+                                    lane;
         int step = g.k / 8;
         // Two at a time, so that the second's loads do not wait for the first's products.
         for (; step > 1; step -= 2) {

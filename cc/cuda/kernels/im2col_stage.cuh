@@ -63,15 +63,13 @@ __device__ __forceinline__ void StageLines(float* to, const typename E::Type* __
       target[i] = line < b.lines ? inner * b.axis[1].shared + outer * b.axis[2].shared : -1;
     }
     for (int step = lane; step < count; step += kSteps * lanes) {
-      Source found[kLines][kSteps];
+      Source found[kLines][kSteps] = {};
 #pragma unroll
       for (int j = 0; j < kSteps; ++j) {
         const int at = origin[0] + (step + j * lanes) * b.axis[0].unit;
         const bool there = step + j * lanes < count;
 #pragma unroll
         for (int i = 0; i < kLines; ++i) {
-#pragma unroll
-          for (int k = 0; k < kVector; ++k) found[i][j].value[k] = 0;  // in every type
           if (there && static_cast<unsigned>(at) < limit[i]) {
             found[i][j] = *reinterpret_cast<const Source*>(from + (source[i] + at));
           }

@@ -169,7 +169,7 @@ __device__ __forceinline__ void StoreCollected(typename E::Type* y, const float*
   const int run = g.collects_all ? p.out_per_group : min(g.chunk, p.out_per_group - first);
   const int width = g.collects_all ? p.out_per_group : g.chunk;
   const int size = g.rows * g.columns * width;
-#pragma unroll 2
+#pragma unroll 1  // for registers
   for (int e = static_cast<int>(threadIdx.x); e < size; e += kBoxThreads) {
     int row = e;
     const int c = p.by_run_channels.Split(row), column = p.by_run_columns.Split(row);
