@@ -301,7 +301,7 @@ int main(int argc, char**) {
     ++turn;
   };
   const DirectLimits few = {64, 128, 40 << 10, 48 << 10};  // threads, for the test's speed
-  for (int i = 0; i < 100; ++i) {
+  for (int i = 0; i < 132; ++i) {
     const auto axis = [&](int most_in, int most_kernel) {
       const int d = pick(1, 3);
       return MakeAxis(pick(1, most_in), pick(1, most_kernel), pick(1, 5), d, pick(-3, 3),

@@ -1,6 +1,7 @@
 // The entry of the im2col kernels.
 #include "core/im2col_forward_plan.h"
 #include "core/im2col_plan.h"
+#include "core/plans.h"
 #include "cuda/launch/mma_im2col_launch.cuh"
 
 namespace transconv::cuda {
@@ -15,18 +16,31 @@ const char* Refuses(Pass pass, const Problem& problem, DType dtype) {
   return nullptr;
 }
 
-const char* Supports(Pass pass, const Problem& problem, DType dtype) {
+const char* MakeForward(const Problem& problem, Pass pass, DType dtype, Im2colForwardPlan* plan) {
   if (const char* reason = Refuses(pass, problem, dtype)) return reason;
-  const int element = static_cast<int>(ByteWidth(dtype));
-  return pass == Pass::kForward ? PlanIm2colForward(problem, element).reason
-                                : PlanIm2colGradInput(problem, element).reason;
+  *plan = PlanIm2colForward(problem, static_cast<int>(ByteWidth(dtype)));
+  return plan->reason;
+}
+const char* MakeGradInput(const Problem& problem, Pass pass, DType dtype, Im2colPlan* plan) {
+  if (const char* reason = Refuses(pass, problem, dtype)) return reason;
+  *plan = PlanIm2colGradInput(problem, static_cast<int>(ByteWidth(dtype)));
+  return plan->reason;
+}
+constexpr auto ForwardPlan = PlanOf<Im2colForwardPlan, MakeForward>;
+constexpr auto GradInputPlan = PlanOf<Im2colPlan, MakeGradInput>;
+
+const char* Supports(Pass pass, const Problem& problem, DType dtype) {
+  return pass == Pass::kForward ? ForwardPlan(pass, problem, dtype)->reason
+                                : GradInputPlan(pass, problem, dtype)->reason;
 }
 
 int64_t Workspace(Pass, const Problem&, DType) { return 0; }
 
 cudaError_t Launch(const Call& call) {
-  if (Refuses(call.pass, call.problem, call.dtype) != nullptr) return cudaErrorNotSupported;
-  return call.pass == Pass::kForward ? LaunchForward(call) : LaunchGradInput(call);
+  if (Supports(call.pass, call.problem, call.dtype) != nullptr) return cudaErrorNotSupported;
+  return call.pass == Pass::kForward
+             ? LaunchForward(call, ForwardPlan(call.pass, call.problem, call.dtype)->plan)
+             : LaunchGradInput(call, GradInputPlan(call.pass, call.problem, call.dtype)->plan);
 }
 
 }  // namespace

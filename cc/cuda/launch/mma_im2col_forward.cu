@@ -31,9 +31,7 @@ cudaError_t LaunchSteps(const Call& call, const Im2colForwardPlan& plan) {
 }
 
 template <typename T>
-cudaError_t LaunchType(const Call& call) {
-  const Im2colForwardPlan plan = PlanIm2colForward(call.problem, sizeof(T));
-  if (plan.reason != nullptr) return cudaErrorNotSupported;
+cudaError_t LaunchType(const Call& call, const Im2colForwardPlan& plan) {
   switch (plan.k_steps) {
     case 1:
       return LaunchSteps<T, 1>(call, plan);
@@ -48,14 +46,14 @@ cudaError_t LaunchType(const Call& call) {
 
 }  // namespace
 
-cudaError_t LaunchForward(const Call& call) {
+cudaError_t LaunchForward(const Call& call, const Im2colForwardPlan& plan) {
   switch (call.dtype) {
     case DType::kF16:
-      return LaunchType<__half>(call);
+      return LaunchType<__half>(call, plan);
     case DType::kBF16:
-      return LaunchType<__nv_bfloat16>(call);
+      return LaunchType<__nv_bfloat16>(call, plan);
     case DType::kF32:
-      return LaunchType<float>(call);
+      return LaunchType<float>(call, plan);
     default:
       return cudaErrorNotSupported;
   }

@@ -23,9 +23,7 @@ cudaError_t LaunchFragments(const Call& call, const Im2colPlan& plan) {
 }
 
 template <typename T>
-cudaError_t LaunchType(const Call& call) {
-  const Im2colPlan plan = PlanIm2colGradInput(call.problem, sizeof(T), LimitsFor<T>(call.y));
-  if (plan.reason != nullptr) return cudaErrorNotSupported;
+cudaError_t LaunchType(const Call& call, const Im2colPlan& plan) {
   switch (plan.n_frags) {
     case 1:
       return LaunchFragments<T, 4, 1>(call, plan);
@@ -38,16 +36,25 @@ cudaError_t LaunchType(const Call& call) {
   }
 }
 
+// `plan` is one for aligned sources.
+template <typename T>
+cudaError_t LaunchSource(const Call& call, const Im2colPlan& plan) {
+  const Im2colLimits limits = LimitsFor<T>(call.y);
+  if (limits.most_vector == Im2colLimits().most_vector) return LaunchType<T>(call, plan);
+  const Im2colPlan other = PlanIm2colGradInput(call.problem, sizeof(T), limits);
+  return other.reason == nullptr ? LaunchType<T>(call, other) : cudaErrorMisalignedAddress;
+}
+
 }  // namespace
 
-cudaError_t LaunchGradInput(const Call& call) {
+cudaError_t LaunchGradInput(const Call& call, const Im2colPlan& plan) {
   switch (call.dtype) {
     case DType::kF16:
-      return LaunchType<__half>(call);
+      return LaunchSource<__half>(call, plan);
     case DType::kBF16:
-      return LaunchType<__nv_bfloat16>(call);
+      return LaunchSource<__nv_bfloat16>(call, plan);
     case DType::kF32:
-      return LaunchType<float>(call);
+      return LaunchSource<float>(call, plan);
     default:
       return cudaErrorNotSupported;
   }

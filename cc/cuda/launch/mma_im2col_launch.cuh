@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "core/im2col_forward_plan.h"
 #include "core/im2col_plan.h"
 #include "cuda/call.h"
 #include "cuda/launch/mma_launch.cuh"
@@ -25,8 +26,8 @@ Im2colLimits LimitsFor(const void* source) {
 }
 
 // One for each pass, in a file of its own so that they compile side by side.
-cudaError_t LaunchForward(const Call& call);
-cudaError_t LaunchGradInput(const Call& call);
+cudaError_t LaunchForward(const Call& call, const Im2colForwardPlan& plan);
+cudaError_t LaunchGradInput(const Call& call, const Im2colPlan& plan);
 
 }  // namespace transconv::cuda::im2col
 
