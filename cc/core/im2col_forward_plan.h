@@ -83,7 +83,7 @@ inline bool CompleteForward(Im2colForwardPlan* plan, const Problem& q, const Im2
   const int64_t all = int64_t{4} * p.parts * p.part_weights();
   p.held = p.parts == 1 || all <= limits.shared_bytes / 3;
   const int64_t columns = int64_t{32} * p.n_frags * p.pitch;
-  const int64_t tables = int64_t{8} * (p.rows + p.columns);
+  const int64_t tables = (int64_t{8} * (p.rows + p.columns) + 15) / 16 * 16;
   const int64_t results =
       p.collected ? int64_t{4} * p.rows * p.columns * (p.collects_all ? out : p.chunk) : 0;
   const int64_t weights = p.held ? all : int64_t{4} * p.part_weights();
@@ -118,7 +118,7 @@ inline double ForwardCost(const Im2colForwardPlan& p, const Problem& q, const Im
   const double together = q.w.stride == 2 ? 2 : 1;  // outputs of a lane
   const double issued = 45.0 / (together * p.chunk) + 24 / together + 3.5 * reached;
   double add = outputs / 32 * std::max(reached * conflicts, issued / 4);
-  if (p.collected) add += outputs / 32 * 6;
+  if (p.collected) add += outputs / 32 * (q.groups == 1 ? 3 : 6);
   const double load =
       p.pieces * p.m_frags * steps * 4 * loaded * (q.layout == Layout::kNCHW ? 4 : 2);
   const double weights = p.part_weights() * p.parts * 24.0 / 128;

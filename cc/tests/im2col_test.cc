@@ -174,7 +174,7 @@ void CheckGradInput(const Problem& q, const Im2colLimits& limits, Count* count,
 
 struct ForwardCount {
   int checked = 0, refused = 0, parts = 0, rounds = 0, tiles = 0, chunks = 0, steps[9] = {},
-      collected = 0, all = 0, pairs = 0, loose = 0, wide[5] = {};
+      collected = 0, all = 0, pairs = 0, loose = 0, wide[5] = {}, rows = 0;
 };
 
 template <typename E, int MF, int KS>
@@ -245,10 +245,11 @@ void CheckForward(const Problem& q, const Im2colLimits& limits, ForwardCount* co
   ForAll(q, [&](size_t i, size_t k, size_t y) { want[y] += E::Load(x[i]) * E::Load(w[k]); });
   std::vector<T> got(want.size(), E::kPoison);
   const auto p = transconv::cuda::im2col::MakeForwardParams(
-      q, plan, (*random)() % 2 == 0 ? 4 : 1 << (*random)() % 2, (*random)() % 4 != 0,
-      (*random)() % 8 + 1);
+      q, plan, (*random)() % 2 == 0 ? 4 : 1 << (*random)() % 2,
+      (*random)() % 2 == 0 ? 4 : 1 << (*random)() % 2, (*random)() % 8 + 1);
   count->pairs += p.pairs;
   ++count->wide[p.wide];
+  count->rows += p.whole_rows;
   const T* const added = with_bias ? bias.data() : nullptr;
   if (plan.m_frags == 2) {
     RunForwardSteps<E, 2>(p, q.groups, x.data(), w.data(), added, got.data());
@@ -362,6 +363,8 @@ int main(int argc, char** argv) {
     special(MakeProblem(1, 1, 10, 3, square(24, 3, 2, 1, 1), square(28, 3, 2, 1, 1)), large);
     special(MakeProblem(1, 2, 3, 4, square(25, 3, 1, 1, 1), square(30, 3, 2, 1, 1)), large);
     special(MakeProblem(1, 1, 32, 3, square(5, 4, 2, 1, 1), square(7, 6, 2, 1, 2)), {});
+    special(MakeProblem(2, 1, 12, 3, square(6, 4, 2, 1, 1), square(8, 4, 2, 1, 1)), {});
+    special(MakeProblem(1, 1, 9, 4, square(5, 3, 2, 1, 0), square(15, 3, 1, 1, 1)), {});
     special(MakeProblem(1, 1, 64, 3, square(4, 5, 2, 1, 2), square(6, 5, 2, 1, 2)), {});
     special(MakeProblem(1, 2, 16, 4, square(4, 3, 1, 2, 2), square(9, 5, 3, 1, 2)), {});
     special(MakeProblem(1, 2, 4, 4, square(5, 2, 4, 1, 0), square(6, 3, 3, 1, 0)), {});
@@ -388,16 +391,15 @@ int main(int argc, char** argv) {
       count.vectors[4]);
   std::printf(
       "im2col_test: forward %d checked, %d refused, %d in parts, %d in rounds, %d of many tiles, "
-      "%d "
-      "in chunks, steps %d %d %d %d, %d collected, %d of all, %d pairs, %d weights by part, loads "
-      "of %d %d %d\n",
+      "%d in chunks, steps %d %d %d %d, %d collected, %d of all, %d pairs, %d weights by part, "
+      "loads of %d %d %d, %d whole rows\n",
       forward.checked, forward.refused, forward.parts, forward.rounds, forward.tiles,
       forward.chunks, forward.steps[1], forward.steps[2], forward.steps[4], forward.steps[8],
       forward.collected, forward.all, forward.pairs, forward.loose, forward.wide[1],
-      forward.wide[2], forward.wide[4]);
+      forward.wide[2], forward.wide[4], forward.rows);
   const bool enough = count.chunks - count.loose >= 2 && count.loose >= 2 && count.rounds >= 2 &&
                       count.forms[1] >= 8 && count.vectors[4] >= 8 && forward.parts >= 8 &&
                       forward.rounds >= 2 && forward.chunks >= 4 && forward.all >= 4 &&
-                      forward.loose >= 4;
+                      forward.loose >= 4 && forward.rows >= 2;
   return enough ? 0 : 1;
 }

@@ -265,7 +265,7 @@ __global__ void __launch_bounds__(kBoxThreads, MF* KS <= 4 ? 3 : 2)
 // `most_wide`: of how many elements, 1, 2 or 4, vectors of x are aligned; `pairs_of_y`: whether y
 // is aligned to two.
 inline ForwardParams MakeForwardParams(const Problem& q, const Im2colForwardPlan& plan,
-                                       int most_wide, bool pairs_of_y, int64_t blocks) {
+                                       int most_wide, int most_stored, int64_t blocks) {
   const bool first = q.layout == Layout::kNCHW;
   const int64_t x_size = q.h.in * q.w.in, y_size = q.h.out * q.w.out;
   ForwardParams p{};
@@ -286,7 +286,11 @@ inline ForwardParams MakeForwardParams(const Problem& q, const Im2colForwardPlan
   p.wide = first ? 1 : plan.k_steps > 1 ? most_wide : std::min(most_wide, 2);
   while (q.in_per_group() % p.wide != 0) p.wide /= 2;
   p.pairs = q.w.stride == 2;
-  p.joined = pairs_of_y && p.y_column == 1 && q.w.out % 2 == 0;
+  p.joined = most_stored > 1 && p.y_column == 1 && q.w.out % 2 == 0;
+  const int64_t run = plan.columns * q.out_channels;
+  p.whole_rows = plan.collected && q.groups == 1 && (plan.parts == 1 || plan.collects_all) &&
+                 most_stored == 4 && run % 4 == 0 && q.w.out * q.out_channels % 4 == 0;
+  p.by_row_vectors = Divider(std::max<int64_t>(run / 4, 1));
   p.hop_row = p.h.step * p.w.kernel * plan.pitch - p.h.hop * plan.x_columns;
   p.hop_column = p.w.step * plan.pitch - p.w.hop;
   p.by_group = Divider(q.groups);

@@ -22,12 +22,14 @@ struct ForwardParams {
   int wide;                      // channels of x that a lane loads at once: 1, 2 or 4
   bool pairs;                    // a lane sums two neighbouring outputs, ...
   bool joined;                   // ... which are stored at once
+  bool whole_rows;               // collected results are stored as such, four elements at once
   int hop_row, hop_column;       // columns' elements from one tap that an output has to the next
   Divider by_group;              // a block's index: group, stream
   Divider by_tile_w, by_tile_h;  // a tile's: column, row, image
   Divider by_window;             // a pixel of the window
   Divider by_items;              // lanes' outputs along a row
-  Divider by_run_channels, by_run_columns;    // collected results
+  Divider by_run_channels, by_run_columns;  // collected results
+  Divider by_row_vectors;
   Divider by_steps, by_fragments, by_chunks;  // a weight
 };
 
@@ -160,12 +162,35 @@ __device__ __forceinline__ void AddColumns(typename E::Type* y, const float* col
   }
 }
 
+// Stores collected results that are all channels of y: whole rows, four elements at a time.
+template <typename E>
+__device__ __forceinline__ void StoreRows(typename E::Type* y, const float* results,
+                                          const ForwardTile& tile, const ForwardParams& p) {
+  constexpr int V = 4;
+  const Im2colForwardPlan& g = p.plan;
+  const int size = g.columns * p.out_per_group, vectors = g.rows * (size / V);
+  const int left = (p.w.target - tile.y_column) * p.out_per_group;
+#pragma unroll 1  // for registers
+  for (int e = static_cast<int>(threadIdx.x); e < vectors; e += kBoxThreads) {
+    int row = e;
+    const int at = p.by_row_vectors.Split(row) * V, y_row = tile.y_row + row;
+    if (y_row >= p.h.target || at >= left) continue;
+    const auto from = *reinterpret_cast<const Vector<float, V>*>(results + row * size + at);
+    Vector<typename E::Type, V> value;
+#pragma unroll
+    for (int k = 0; k < V; ++k) value.value[k] = E::Round(from.value[k]);
+    *reinterpret_cast<Vector<typename E::Type, V>*>(
+        y + ((y_row * p.w.target + tile.y_column) * p.y_column + at)) = value;
+  }
+}
+
 // Stores collected results, of channels from `first` on.
 template <typename E>
 __device__ __forceinline__ void StoreCollected(typename E::Type* y, const float* results,
                                                const ForwardTile& tile, int first,
                                                const ForwardParams& p) {
   const Im2colForwardPlan& g = p.plan;
+  if (p.whole_rows) return StoreRows<E>(y, results, tile, p);
   const int run = g.collects_all ? p.out_per_group : min(g.chunk, p.out_per_group - first);
   const int width = g.collects_all ? p.out_per_group : g.chunk;
   const int size = g.rows * g.columns * width;

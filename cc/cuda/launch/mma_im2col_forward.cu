@@ -15,7 +15,7 @@ cudaError_t LaunchFragments(const Call& call, const Im2colForwardPlan& plan) {
   const cudaError_t status = GridOf(kernel, plan.shared_bytes, q.groups * plan.tiles, &blocks);
   if (status != cudaSuccess) return status;
   const ForwardParams p = MakeForwardParams(q, plan, LimitsFor<T>(call.x).most_vector,
-                                            IsAligned(call.y, 2 * sizeof(Type)), blocks);
+                                            LimitsFor<T>(call.y).most_vector, blocks);
   kernel<<<static_cast<unsigned>(p.streams * q.groups), kBoxThreads, plan.shared_bytes,
            call.stream>>>(static_cast<const Type*>(call.x), static_cast<const Type*>(call.w),
                           static_cast<const Type*>(call.vector), static_cast<Type*>(call.y), p);
