@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -281,6 +282,10 @@ def section(data: Data, plots: Sequence[str] = ()) -> list[str]:
     where = f"Commit {machine['commit']}, {_date(data)} UTC, {versions}"
     where += f", driver {machine['driver']}" if machine.get("driver") else ""
     lines += [f"{where}. File `{data.get('file', '')}`.", ""]
+    commits = collections.Counter(row.get("commit") for row in data["rows"])
+    if len(commits) > 1:  # a resumed file: a group's rows are of one run
+        of = ", ".join(f"{count} of {name}" for name, count in commits.most_common())
+        lines += [f"Rows by commit: {of}.", ""]
     if ceilings:
         rates = ", ".join(
             f"{k} {number(v)}" for k, v in ceilings["tflops"].items() if v is not None

@@ -269,9 +269,13 @@ def test_report_shows_what_went_wrong():
     machine = FACTS | {"platform": "gpu", "card": "Card"}
     text = report.render([({"machine": machine, "rows": [row]}, ["plots/x.png"])])
     assert "![plots/x.png](plots/x.png)" in text
+    assert "Rows by commit" not in text
     assert "| kb-l1-57-main | fp32 | NCHW | cuda:simt | WRONG |" in text
     assert "dx is off by 1.0e+00" in text
     assert "### Seed problems, every peer, ms" in text
+    rows = [row | {"commit": c, "pass": p} for c, p in (("a", "dx"), ("b", "dw"))]
+    text = report.render([({"machine": machine, "rows": rows}, [])])
+    assert "Rows by commit: 1 of a, 1 of b." in text
 
 
 @pytest.mark.parametrize(
