@@ -19,19 +19,24 @@ struct alignas(sizeof(T) * N) Vector {
   T value[N];
 };
 
-// In one instruction; the compiler splits the copy of an array.
+// To shared memory in one instruction; of its own accord the compiler splits some.
 template <int N>
 __device__ __forceinline__ void StoreVector(float* to, const Vector<float, N>& v) {
 #ifdef __CUDA_ARCH__
+  const uint32_t shared = static_cast<uint32_t>(__cvta_generic_to_shared(to));
   if constexpr (N == 4) {
-    *reinterpret_cast<float4*>(to) = make_float4(v.value[0], v.value[1], v.value[2], v.value[3]);
-    return;
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(shared), "f"(v.value[0]),
+                 "f"(v.value[1]), "f"(v.value[2]), "f"(v.value[3])
+                 : "memory");
   } else if constexpr (N == 2) {
-    *reinterpret_cast<float2*>(to) = make_float2(v.value[0], v.value[1]);
-    return;
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(shared), "f"(v.value[0]), "f"(v.value[1])
+                 : "memory");
+  } else {
+    *to = v.value[0];
   }
-#endif
+#else
   *reinterpret_cast<Vector<float, N>*>(to) = v;
+#endif
 }
 
 // kLines lines at a time, and kSteps vectors of each.
