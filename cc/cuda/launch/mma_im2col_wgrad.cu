@@ -14,7 +14,8 @@ namespace {
 const char* Make(const Problem& q, Pass pass, DType dtype, Im2colWgradPlan* plan) {
   if (pass != Pass::kGradWeight) return "computes the weight gradient alone";
   if (dtype == DType::kF64) return "has no float64 instructions";
-  if (dtype == DType::kF32 && q.precision > Precision::kDefault) return "multiplies in TF32";
+  if (dtype == DType::kF32 && q.precision > Precision::kDefault)
+    return "multiplies float32 once: precision DEFAULT alone";
   *plan = PlanIm2colWgrad(q, static_cast<int64_t>(ByteWidth(dtype)));
   return plan->reason;
 }
