@@ -282,7 +282,7 @@ def section(data: Data, plots: Sequence[str] = ()) -> list[str]:
     where = f"Commit {machine['commit']}, {_date(data)} UTC, {versions}"
     where += f", driver {machine['driver']}" if machine.get("driver") else ""
     lines += [f"{where}. File `{data.get('file', '')}`.", ""]
-    commits = collections.Counter(row.get("commit") for row in data["rows"])
+    commits = collections.Counter(r["commit"] for r in data["rows"] if "commit" in r)
     if len(commits) > 1:  # a resumed file: a group's rows are of one run
         of = ", ".join(f"{count} of {name}" for name, count in commits.most_common())
         lines += [f"Rows by commit: {of}.", ""]

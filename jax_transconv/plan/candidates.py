@@ -201,6 +201,7 @@ _LITTLE_WORK = 1 << 31  # multiply-adds
 _FEW_CHANNELS = 16
 _HALF_TILE = 32
 _ROW = 64
+_LONG_ROW = 128  # of a 16-bit image
 _MOST_WASTE = 1.6
 
 
@@ -236,7 +237,9 @@ def _hopper_loses(*fast_in_16_bits: str) -> Rule:
         if g.layout == "NHWC":
             return "a library's channels-last convolution is faster"
         if spec.itemsize == 2 and pass_name not in fast_in_16_bits:
-            return "a library's 16-bit convolution is faster"
+            long_rows = not spec.is_strided and spec.in_size[1] >= _LONG_ROW
+            if not (long_rows and max(channels) <= _MANY_CHANNELS):
+                return "a library's 16-bit convolution is faster"
         pixels = spec.batch * spec.in_size[0] * spec.in_size[1]
         few = _FEW_PIXELS[pass_name]
         if pass_name == _WEIGHT and spec.is_strided:
