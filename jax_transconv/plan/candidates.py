@@ -202,6 +202,7 @@ _FEW_CHANNELS = 16
 _HALF_TILE = 32
 _ROW = 64
 _LONG_ROW = 128  # of a 16-bit image
+_ROLLING_TAPS = 3  # of a row, in one pass of the rolling weight gradient
 _MOST_WASTE = 1.6
 
 
@@ -217,11 +218,22 @@ def _strided_loses(pass_name: str, spec: Spec) -> str | None:
     return None
 
 
-def _hopper_loses(*fast_in_16_bits: str) -> Rule:
+def _library_wins_in_16_bits(pass_name: str, spec: Spec, rolling: bool) -> bool:
+    g = spec.geometry
+    if spec.is_strided:
+        return g.dilation == (1, 1)
+    if rolling:
+        return pass_name == _WEIGHT and spec.kernel_size[1] > _ROLLING_TAPS
+    channels = max(spec.in_per_group, spec.out_per_group)
+    short = spec.in_size[1] < _LONG_ROW or channels > _MANY_CHANNELS
+    return pass_name == _WEIGHT or short
+
+
+def _hopper_loses(rolling: bool = False) -> Rule:
     """Where a vendor's library behind XLA beats a Hopper kernel.
 
     Args:
-        fast_in_16_bits: the passes in which the kernel beats 16-bit libraries, too.
+        rolling: whether whole rows pass through the kernel, which reads them once.
     """
 
     def defers(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
@@ -236,10 +248,8 @@ def _hopper_loses(*fast_in_16_bits: str) -> Rule:
             return None  # the library falls back to kernels many times slower
         if g.layout == "NHWC":
             return "a library's channels-last convolution is faster"
-        if spec.itemsize == 2 and pass_name not in fast_in_16_bits:
-            long_rows = not spec.is_strided and spec.in_size[1] >= _LONG_ROW
-            if not (long_rows and max(channels) <= _MANY_CHANNELS):
-                return "a library's 16-bit convolution is faster"
+        if spec.itemsize == 2 and _library_wins_in_16_bits(pass_name, spec, rolling):
+            return "a library's 16-bit convolution is faster"
         pixels = spec.batch * spec.in_size[0] * spec.in_size[1]
         few = _FEW_PIXELS[pass_name]
         if pass_name == _WEIGHT and spec.is_strided:
@@ -350,7 +360,7 @@ def _im2col_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
         if g.layout == "NHWC":
             return "a block is of one group, whose channels are a part of every sector"
         if pass_name == _FORWARD:
-            return "the columns of a group's channels are more than what they are read from"
+            return "a group's columns are more than what they are made from"
         if pass_name == _INPUT and few < _FEWEST_A_GROUP:
             return f"fewer than {_FEWEST_A_GROUP} channels a group waste its operands"
         return None
@@ -414,7 +424,7 @@ CANDIDATES: tuple[Candidate, ...] = (
         "cuda:sm90_rolling",
         (_FORWARD, _INPUT),
         _kernel("cuda:sm90_rolling", _hopper),
-        _hopper_loses(_FORWARD, _INPUT),
+        _hopper_loses(rolling=True),
     ),
     Candidate(
         "cuda:sm90_tile",
@@ -426,7 +436,7 @@ CANDIDATES: tuple[Candidate, ...] = (
         "cuda:sm90_wgrad_rolling",
         (_WEIGHT,),
         _kernel("cuda:sm90_wgrad_rolling", _hopper),
-        _all(_short_rows, _hopper_loses(_WEIGHT)),
+        _all(_short_rows, _hopper_loses(rolling=True)),
     ),
     Candidate(
         "cuda:sm90_wgrad_cells",
