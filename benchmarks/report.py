@@ -180,11 +180,12 @@ def _worst(rows: Sequence[Row], count: int = 10) -> list[str]:
     if not found:
         return []
     found.sort(key=lambda e: e["ratio"])
-    head = ["layer", "pass", "precision", "row", "ours ms", "best peer ms", "ratio"]
+    head = ["layer", "pass", "dtype", "precision", "row", "ours ms", "best peer ms"]
     cells = [
         [
             e["row"]["id"],
             e["row"]["pass"],
+            e["row"]["dtype"],
             e["row"]["precision"],
             e["row"].get("row") or "",
             milliseconds(e["row"]),
@@ -193,7 +194,7 @@ def _worst(rows: Sequence[Row], count: int = 10) -> list[str]:
         ]
         for e in found[:count]
     ]
-    return [f"### The {len(cells)} worst rows", "", *table(head, cells), ""]
+    return [f"### The {len(cells)} worst rows", "", *table([*head, "ratio"], cells), ""]
 
 
 def _side_by_side(rows: Sequence[Row]) -> list[str]:

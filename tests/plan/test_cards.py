@@ -228,3 +228,60 @@ def test_a_card_that_the_module_has_no_code_for(monkeypatch, as_if_built):
             "built for 90a-real, 90-virtual, the device has compute capability "
             "{}.{}".format(*card.capability)
         )
+
+
+# What was measured on an H200: shapes, arguments, dtype and the rows of the passes.
+MEASURED = {
+    "rgb_head_nhwc": (
+        *((64, 30, 30, 32), (32, 3, 6, 6), {"stride": 2, "layout": "NHWC"}, "float32"),
+        ("cuda:mma_im2col", "cuda:mma_im2col", "cuda:mma_im2col_wgrad"),
+    ),
+    "rgb_head_16_bit": (
+        *((64, 32, 32, 96), (96, 3, 4, 4)),
+        *({"stride": 2, "padding": 1, "layout": "NHWC"}, "bfloat16"),
+        ("cuda:mma_im2col", "xla:strided", "xla:filter"),
+    ),
+    "few_a_group": (
+        *((16, 32, 128, 256), (32, 16, 3, 5)),
+        *({"stride": (2, 3), "dilation": (2, 1), "padding": (1, 2), "groups": 4},),
+        "float32",
+        ("cuda:direct", "cuda:mma_im2col", "cuda:mma_im2col_wgrad"),
+    ),
+    "depthwise": (
+        *((16, 64, 64, 64), (64, 1, 4, 4)),
+        *({"stride": 2, "padding": 1, "groups": 64}, "float32"),
+        ("cuda:direct", "cuda:direct", "cuda:mma_im2col_wgrad"),
+    ),
+    "three_channels_in": (
+        *((128, 3, 32, 32), (3, 16, 3, 3), {"stride": 2, "padding": 1}, "float32"),
+        ("cuda:direct", "cuda:mma_im2col", "cuda:mma_im2col_wgrad"),
+    ),
+    "long_rows_16_bit": (
+        *((8, 64, 512, 512), (64, 64, 3, 7), {}, "bfloat16"),
+        ("cuda:sm90_tile", "cuda:sm90_tile", "xla:filter"),
+    ),
+    "stride_2_16_bit": (
+        *((32, 64, 64, 64), (64, 64, 4, 4), {"stride": 2, "padding": 1}, "bfloat16"),
+        ("xla:dilated", "xla:strided", "xla:filter"),
+    ),
+    "dilated_16_bit": (
+        *((16, 32, 64, 128), (32, 64, 3, 3)),
+        *({"stride": 5, "padding": 1, "dilation": 2}, "bfloat16"),
+        ("cuda:sm90_tile", "cuda:sm90_tile", "cuda:sm90_wgrad"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_auto_takes_what_was_fastest(name, as_if_built):
+    if targets.module("cuda") is None:
+        pytest.skip("the CUDA module, which declines what it cannot run, is not built")
+    x, weight, arguments, dtype, rows = MEASURED[name]
+    spec = jax_transconv.explain(
+        jax.ShapeDtypeStruct(x, jnp.dtype(dtype)),
+        jax.ShapeDtypeStruct(weight, jnp.dtype(dtype)),
+        platform="cpu",
+        **arguments,
+    ).spec
+    chosen = [plan.choose(p, spec, CARDS["H100"], "auto").row for p in PASSES]
+    assert tuple(chosen) == rows
