@@ -36,7 +36,8 @@ struct PlanKey {
     return std::memcmp(this, &other, sizeof(PlanKey)) == 0;
   }
 };
-static_assert(std::has_unique_object_representations_v<PlanKey>, "compared and hashed byte by byte");
+static_assert(std::has_unique_object_representations_v<PlanKey>,
+              "compared and hashed byte by byte");
 
 struct PlanKeyHash {
   size_t operator()(const PlanKey& key) const {

@@ -14,11 +14,12 @@ __device__ __forceinline__ void CopyAsync(float* shared, const float* global, bo
   const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   const uint32_t bytes = wanted ? 4 * kCount : 0;
   if constexpr (kCount == 4) {
-    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes)
+    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(to), "l"(global),
+                 "r"(bytes)
                  : "memory");
   } else {
-    asm volatile("cp.async.ca.shared.global.L2::256B [%0], [%1], %3, %2;" ::"r"(to), "l"(global), "r"(bytes),
-                 "n"(4 * kCount)
+    asm volatile("cp.async.ca.shared.global.L2::256B [%0], [%1], %3, %2;" ::"r"(to), "l"(global),
+                 "r"(bytes), "n"(4 * kCount)
                  : "memory");
   }
 }
