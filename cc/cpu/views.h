@@ -134,10 +134,16 @@ struct WeightGradView {
   int64_t x_elements;
   int64_t y_elements;
   int64_t bias_chunk;  // channels per item of the bias gradient
+  // x is read where it lies, rather than packed: its rows are whole vectors, its pitches the
+  // tensor's.
+  bool x_in_place;
+  // Sums stay vectors until the item's last unit, rather than be summed across lanes after each.
+  bool keep_lanes;
   // Channels innermost (weight_grad_wide.h) rather than positions (weight_grad.h). Then the pitches
   // are those of one position, and the strides are not used.
   bool wide;
-  int64_t wide_positions;  // that share the L1 cache
+  int64_t panel_in;        // channels of a chunk that are packed at a time
+  int64_t wide_positions;  // that share the L1 cache; without `wide`, too
   int64_t acc_elements;
 
   const void* x;

@@ -110,14 +110,16 @@ void Gather(const GatherView& v, int64_t item, void* scratch) {
     for (int64_t c = 0; c < v.num_classes; ++c) {
       const ClassView& cls = v.classes[c];
       const int64_t rows_total = cls.num_planes * chunk;
-      const int64_t step = MaxVectors(static_cast<int>(Min(rows_total, kMaxRows)));
+      const int64_t most = MaxVectors(static_cast<int>(Min(rows_total, kMaxRows)));
       // Positions outside, rows inside: the source of one block of positions stays in the L1 cache
       // while the weights stream past it.
-      for (int64_t p = 0; p < vectors; p += step) {
-        const int count = static_cast<int>(Min(step, vectors - p));
+      for (int64_t p = 0, count; p < vectors; p += count) {
+        // Blocks of nearly one size: one vector alone would be bound by the loads of its weights.
+        const int64_t blocks = (vectors - p + most - 1) / most;
+        count = (vectors - p + blocks - 1) / blocks;
         const C* a = weight + cls.first_weight * chunk * v.reduced;
         C* out = acc + cls.first_plane * chunk * v.acc_pitch + p * kLanes<C>;
-        const MultiplyFn<C> full = PickMultiply<C>(kMaxRows, count);
+        const MultiplyFn<C> full = PickMultiply<C>(kMaxRows, static_cast<int>(count));
         int64_t row0 = 0;
         for (; row0 + kMaxRows <= rows_total; row0 += kMaxRows) {
           full(cls.num_taps, cls.offsets, v.reduced, packed + p * kLanes<C>, v.plane_stride, a,
@@ -125,7 +127,7 @@ void Gather(const GatherView& v, int64_t item, void* scratch) {
           a += kMaxRows * cls.num_taps * v.reduced;
         }
         if (row0 < rows_total) {
-          PickMultiply<C>(static_cast<int>(rows_total - row0), count)(
+          PickMultiply<C>(static_cast<int>(rows_total - row0), static_cast<int>(count))(
               cls.num_taps, cls.offsets, v.reduced, packed + p * kLanes<C>, v.plane_stride, a,
               out + row0 * v.acc_pitch, v.acc_pitch);
         }

@@ -38,20 +38,21 @@ void PackRows(const SourceView& v, const Tile& tile, Compute<T>* packed) {
   const RowSplitter<C> splitter(aw, tile.w0 + aw.shift_min, v.pitch);
   const int64_t rows = tile.h + ah.span;
   const int64_t plane_w = v.channels * v.plane_stride, plane_h = aw.num_src_planes * plane_w;
-  for (int64_t ph = 0; ph < ah.num_src_planes; ++ph) {
-    for (int64_t n = 0; n < tile.n; ++n) {
-      for (int64_t k = 0; k < v.channels; ++k) {
-        const T* channel = src + (n * v.all_channels + k) * area;
-        C* out = packed + ph * plane_h + k * v.plane_stride + n * v.image_rows * v.pitch;
-        for (int64_t r = 0; r < rows; ++r) {
-          const int64_t line =
-              ah.src.split * (tile.h0 + ah.shift_min + r) + ah.src_planes[ph] - ah.src.lo;
+  for (int64_t n = 0; n < tile.n; ++n) {
+    for (int64_t k = 0; k < v.channels; ++k) {
+      const T* channel = src + (n * v.all_channels + k) * area;
+      C* out = packed + k * v.plane_stride + n * v.image_rows * v.pitch;
+      // Lines of the tensor in their order, whatever the plane: a processor prefetches those.
+      for (int64_t r = 0; r < rows; ++r) {
+        const int64_t first = ah.src.split * (tile.h0 + ah.shift_min + r) - ah.src.lo;
+        for (int64_t ph = 0; ph < ah.num_src_planes; ++ph) {
+          const int64_t line = first + ah.src_planes[ph];
           const T* in = line >= 0 && line < ah.src.len ? channel + line * aw.src.len : nullptr;
-          SplitRow(in, splitter, out + r * v.pitch, plane_w);
+          SplitRow(in, splitter, out + ph * plane_h + r * v.pitch, plane_w);
         }
-        for (int64_t pw = 0; v.overlap > 0 && pw < aw.num_src_planes; ++pw) {
-          FillRow(out + pw * plane_w + rows * v.pitch, v.overlap, C(0));
-        }
+      }
+      for (int64_t p = 0; v.overlap > 0 && p < ah.num_src_planes * aw.num_src_planes; ++p) {
+        FillRow(out + p * plane_w + rows * v.pitch, v.overlap, C(0));
       }
     }
   }

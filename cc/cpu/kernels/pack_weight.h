@@ -42,11 +42,8 @@ bool AllFinite(const T* p, int64_t n) {
 // One whole vector from p, of which what lies at or beyond `end` reads as zero.
 template <typename T>
 TRANSCONV_INLINE Vec<Compute<T>> LoadUpTo(const T* p, const T* end) {
-  using C = Compute<T>;
-  if (end - p >= kLanes<C>) return LoadWide(p);
-  alignas(64) C some[kLanes<C>] = {};
-  for (int64_t i = 0; i < end - p; ++i) some[i] = Widen(p[i]);
-  return Load(some);
+  if (end - p >= kLanes<Compute<T>>) return LoadWide(p);
+  return LoadPart(p, Max(end - p, 0));
 }
 
 // The rows of one class and chunk: (plane, channel) pairs, the channel fastest, in blocks of

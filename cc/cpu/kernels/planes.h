@@ -48,7 +48,7 @@ TRANSCONV_INLINE void AddRow(const C* in, int64_t n, C bias, T* out) {
   if constexpr (sizeof(T) == sizeof(C)) {
     int64_t i = 0;
     for (; i + kLanes<C> <= n; i += kLanes<C>) Store(out + i, Load(in + i) + Broadcast(bias));
-    for (; i < n; ++i) out[i] = in[i] + bias;
+    if (i < n) StorePart(out + i, LoadPart(in + i, n - i) + Broadcast(bias), n - i);
   } else {
     for (int64_t i = 0; i < n; ++i) Narrow(in[i] + bias, &out[i]);
   }
@@ -58,16 +58,15 @@ TRANSCONV_INLINE void AddRow(const C* in, int64_t n, C bias, T* out) {
 template <typename T, typename C, int kSplit>
 void SplitShort(const ShuffleTable<C>& table, const T* in, int64_t begin, int64_t end,
                 int64_t num_planes, const int64_t* planes, C* out, int64_t plane_stride) {
-  alignas(64) C row[kSplit * kLanes<C>] = {};
-  alignas(64) C split[kSplit * kLanes<C>];
-  WidenRow(in, (end - begin - 1) * kSplit + planes[num_planes - 1] + 1, row);
+  const int64_t length = (end - begin - 1) * kSplit + planes[num_planes - 1] + 1;
   Vec<C> v[kSplit];
 #pragma GCC unroll 8
-  for (int i = 0; i < kSplit; ++i) v[i] = Load(row + i * kLanes<C>);
-  SplitBlock<C, kSplit>(table, v, num_planes, planes, split, kLanes<C>);
+  for (int i = 0; i < kSplit; ++i) {
+    v[i] = LoadPart(in + i * kLanes<C>, Max(0, Min(kLanes<C>, length - i * kLanes<C>)));
+  }
   for (int64_t p = 0; p < num_planes; ++p) {
-    C* o = out + p * plane_stride;
-    for (int64_t q = begin; q < end; ++q) o[q] = split[p * kLanes<C> + q - begin];
+    StorePart(out + p * plane_stride + begin, ShuffleAll<C, kSplit>(v, table.index[planes[p]]),
+              end - begin);
   }
 }
 
