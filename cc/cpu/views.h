@@ -51,10 +51,11 @@ struct SourceView {
   int64_t channels;
   const AxisView* h;  // their src sides are this tensor
   const AxisView* w;
-  int64_t image_rows;    // rows of one image in the packed tile
-  int64_t pitch;         // of a row in the packed tile
-  int64_t plane_stride;  // of a channel in the packed tile
-  int64_t overlap;       // zeros after the last row
+  int64_t image_rows;      // rows of one image in the packed tile
+  int64_t pitch;           // of a row in the packed tile
+  int64_t plane_stride;    // of a channel in the packed tile
+  int64_t overlap;         // zeros after the last row
+  int64_t plane_elements;  // of a source plane in the packed tile
 };
 
 // A product of two axis classes.
@@ -85,6 +86,8 @@ struct GatherView {
   int64_t weight_reduced;
   int64_t weight_produced;
 
+  int64_t depth;  // reduced channels in the packed tile at a time
+  int64_t num_depths;
   int64_t tile_n;  // images in a tile
   int64_t num_tiles_n;
   int64_t pitch;         // of a row in the packed tile

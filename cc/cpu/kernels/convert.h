@@ -173,6 +173,14 @@ TRANSCONV_INLINE void StorePart(C* p, Vec<C> v, int64_t count) {
 #endif
 }
 
+// Without a conversion a short row is a few vectors, for which no library need be called.
+template <typename C>
+TRANSCONV_INLINE void WidenRow(const C* src, int64_t n, C* dst) {
+  int64_t i = 0;
+  for (; i + kLanes<C> <= n; i += kLanes<C>) Store(dst + i, Load(src + i));
+  if (i < n) StorePart(dst + i, LoadPart(src + i, n - i), n - i);
+}
+
 }  // namespace transconv::cpu::TRANSCONV_ISA
 
 #endif  // TRANSCONV_CPU_KERNELS_CONVERT_H_

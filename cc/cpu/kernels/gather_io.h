@@ -37,7 +37,7 @@ void PackRows(const SourceView& v, const Tile& tile, Compute<T>* packed) {
       static_cast<const T*>(v.data) + (tile.n0 * v.all_channels + v.first_channel) * area;
   const RowSplitter<C> splitter(aw, tile.w0 + aw.shift_min, v.pitch);
   const int64_t rows = tile.h + ah.span;
-  const int64_t plane_w = v.channels * v.plane_stride, plane_h = aw.num_src_planes * plane_w;
+  const int64_t plane_w = v.plane_elements, plane_h = aw.num_src_planes * plane_w;
   for (int64_t n = 0; n < tile.n; ++n) {
     for (int64_t k = 0; k < v.channels; ++k) {
       const T* channel = src + (n * v.all_channels + k) * area;
@@ -66,7 +66,7 @@ void PackPixels(const SourceView& v, const Tile& tile, Compute<T>* packed) {
   const int64_t rows = tile.h + ah.span, q0 = tile.w0 + aw.shift_min;
   for (int64_t ph = 0; ph < ah.num_src_planes; ++ph) {
     for (int64_t pw = 0; pw < aw.num_src_planes; ++pw) {
-      C* plane = packed + (ph * aw.num_src_planes + pw) * v.channels * v.plane_stride;
+      C* plane = packed + (ph * aw.num_src_planes + pw) * v.plane_elements;
       const Range valid = ValidElements(aw.src, aw.src_planes[pw], q0, v.pitch);
       const int64_t first = aw.src.split * (q0 + valid.begin) + aw.src_planes[pw] - aw.src.lo;
       for (int64_t n = 0; n < tile.n; ++n) {

@@ -35,7 +35,10 @@ TRANSCONV_INLINE Range WrittenRange(const SideView& side, int64_t q0, int64_t co
 
 template <typename C>
 TRANSCONV_INLINE void FillRow(C* out, int64_t n, C value) {
-  for (int64_t i = 0; i < n; ++i) out[i] = value;
+  // Most fills are of a few zeros beside a row: by hand, or the compiler would call memset.
+  int64_t i = 0;
+  for (; i + kLanes<C> <= n; i += kLanes<C>) Store(out + i, Broadcast(value));
+  if (i < n) StorePart(out + i, Broadcast(value), n - i);
 }
 
 template <typename T>
@@ -128,6 +131,12 @@ struct RowSplitter {
       const Range last = ValidElements(side, side.split - 1, q0, pitch);
       if (first.begin < first.end && last.begin < last.end) common = {first.begin, last.end};
     }
+    if (common.begin == 0 && common.end == pitch) {
+      whole = num_planes <= kMostKnown;
+      for (int64_t p = 0; p < Min(num_planes, kMostKnown); ++p) {
+        whole = whole && known[p].begin == 0 && known[p].end == pitch;
+      }
+    }
   }
 
   TRANSCONV_INLINE Range Valid(int64_t p) const {
@@ -139,6 +148,7 @@ struct RowSplitter {
   int64_t num_planes;
   const int64_t* planes;
   Range common = {0, 0};  // elements that every plane has, if shuffles can split them
+  bool whole = false;     // and there are no others
   Range known[kMostKnown];
   ShuffleTable<C> table;
 };
@@ -167,6 +177,7 @@ void SplitRow(const T* in, const RowSplitter<C>& s, C* out, int64_t plane_stride
   } else {
     common = {-1, -1};
   }
+  if (s.whole) return;
   for (int64_t p = 0; p < s.num_planes; ++p) {
     C* o = out + p * plane_stride;
     const Range range = s.Valid(p);

@@ -167,11 +167,11 @@ void WeightGradNarrow(const WeightGradView& v, const GradItem& item, void* scrat
           tile.h0 * v.w.count + tile.w0;
     } else {
       PackSource<T>({v.x, v.channels_last, v.groups * v.in, g * v.in + item.i0, in, &v.x_h, &v.x_w,
-                     v.h.tile, v.x_pitch, v.x_stride, 0},
+                     v.h.tile, v.x_pitch, v.x_stride, 0, in * v.x_stride},
                     tile, packed_x);
     }
     PackSource<T>({v.dy, v.channels_last, v.groups * v.out, g * v.out + item.o0, out, &v.h, &v.w,
-                   image_rows, v.y_pitch, v.y_stride, 0},
+                   image_rows, v.y_pitch, v.y_stride, 0, out * v.y_stride},
                   tile, y);
     lines.vectors = (tile.w + kLanes<C> - 1) / kLanes<C>;
     lines.tail = tile.w - (lines.vectors - 1) * kLanes<C>;

@@ -162,12 +162,12 @@ void WeightGradWide(const WeightGradView& v, const GradItem& item, void* scratch
   for (int64_t unit = v.units * item.slice / v.slices; unit < end; ++unit) {
     const Tile tile = UnitTile(v, unit, item.g);
     PackMinor<T>({v.dy, v.channels_last, v.groups * v.out, item.g * v.out + item.o0, item.out, &v.h,
-                  &v.w, image_rows, v.w.tile + v.w.span, 0, 0},
+                  &v.w, image_rows, v.w.tile + v.w.span, 0, 0, 0},
                  tile, v.tile_n, y, v.y_pitch);
     for (int64_t panel = 0; panel < panels; ++panel) {
       const int64_t i0 = panel * v.panel_in, channels = Min(v.panel_in, item.in - i0);
       PackMinor<T>({v.x, v.channels_last, v.groups * v.in, item.g * v.in + item.i0 + i0, channels,
-                    &v.x_h, &v.x_w, v.h.tile, v.w.tile, 0, 0},
+                    &v.x_h, &v.x_w, v.h.tile, v.w.tile, 0, 0, 0},
                    tile, v.tile_n, x, v.x_pitch);
       WidePanel<C>(v, tile, strides, channels, rows_total, x, y, offsets, sums,
                    acc + panel * panel_sums);
