@@ -141,10 +141,22 @@ void WriteTile(const GatherView& v, const Tile& tile, const Compute<T>* acc, int
                      out + y * dw.len + tile.w0);
               continue;
             }
+            const int64_t skip = columns.begin + dw.lo - dw.split * tile.w0;
+            const int64_t length = columns.end - columns.begin;
+            if constexpr (sizeof(T) == sizeof(C)) {
+              if (kHaveShuffle && full_w && dw.split <= kMaxShuffleSplit) {
+                const C* planes[kMaxShuffleSplit];
+                FindPlanes(of_w, v.w.num_classes, rh, in, chunk * v.acc_pitch, planes);
+                WithSplit(dw.split, [&](auto constant) {
+                  JoinPart<C, decltype(constant)::value>(table, planes, tile.w, bias, skip, length,
+                                                         out + y * dw.len + columns.begin);
+                });
+                continue;
+              }
+            }
             JoinRow(of_w, v.w.num_classes, rh, in, chunk * v.acc_pitch, dw.split, tile.w, bias,
                     full_w, table, row);
-            NarrowRow(row + (columns.begin + dw.lo - dw.split * tile.w0),
-                      columns.end - columns.begin, out + y * dw.len + columns.begin);
+            NarrowRow(row + skip, length, out + y * dw.len + columns.begin);
           }
         }
       }

@@ -196,20 +196,26 @@ void SplitRow(const T* in, const RowSplitter<C>& s, C* out, int64_t plane_stride
   }
 }
 
-// The planes along w of a row of the accumulator tile, interleaved, plus the bias.
+// Where the planes along w of a row of the accumulator tile start, all of which have taps.
+template <typename C>
+TRANSCONV_INLINE void FindPlanes(const ClassView* classes, int64_t num_classes, int64_t residue_h,
+                                 const C* in, int64_t plane_stride, const C** planes) {
+  for (int64_t c = 0; c < num_classes; ++c) {
+    const AxisClassView& w = *classes[c].w;
+    const C* first = in + (classes[c].first_plane + residue_h * w.num_residues) * plane_stride;
+    for (int64_t rw = 0; rw < w.num_residues; ++rw)
+      planes[w.residues[rw]] = first + rw * plane_stride;
+  }
+}
+
+// Those planes interleaved, plus the bias.
 template <typename C>
 void JoinRow(const ClassView* classes, int64_t num_classes, int64_t residue_h, const C* in,
              int64_t plane_stride, int64_t split, int64_t count, C bias, bool all_planes,
              const ShuffleTable<C>& table, C* row) {
   if (kHaveShuffle && all_planes && split <= kMaxShuffleSplit) {
     const C* planes[kMaxShuffleSplit];
-    for (int64_t c = 0; c < num_classes; ++c) {
-      const AxisClassView& w = *classes[c].w;
-      const C* first = in + (classes[c].first_plane + residue_h * w.num_residues) * plane_stride;
-      for (int64_t rw = 0; rw < w.num_residues; ++rw) {
-        planes[w.residues[rw]] = first + rw * plane_stride;
-      }
-    }
+    FindPlanes(classes, num_classes, residue_h, in, plane_stride, planes);
     WithSplit(split, [&](auto constant) {
       Join<C, decltype(constant)::value>(table, planes, count, bias, row);
     });
