@@ -112,23 +112,24 @@ struct GatherCut {
 double CutCost(const GatherView& v, int64_t threads, const GatherCut& cut) {
   constexpr int64_t kDeepSums = 64 * 1024;
   const int64_t pitch = cut.columns + v.w.span - (cut.columns == v.w.count ? Overlap(v.w) : 0);
-  const int64_t positions = (cut.rows - 1) * pitch + cut.columns;
+  const int64_t positions = v.tile_n * cut.rows * pitch;
   const int64_t made = WholeBlocks(CeilDiv(v.produced, cut.splits));
   const int64_t sums = v.num_planes * made * positions;
   if (sums > kDeepSums) return std::numeric_limits<double>::infinity();
   const double planes = static_cast<double>(v.h.num_src_planes * v.w.num_src_planes);
   const double weights = static_cast<double>(v.reduced * v.taps) * static_cast<double>(made);
   const auto item_cost = [&](double rows) {
-    const double packed = static_cast<double>(v.reduced) * planes *
-                          (rows + static_cast<double>(v.h.span)) * static_cast<double>(pitch + 32);
-    const double elements = rows * static_cast<double>(pitch);
+    const double lines = static_cast<double>(v.tile_n) * (rows + static_cast<double>(v.h.span));
+    const double packed =
+        static_cast<double>(v.reduced) * planes * lines * static_cast<double>(pitch + 32);
+    const double elements = rows * static_cast<double>(v.tile_n * pitch);
     const double vectors = std::ceil(elements / static_cast<double>(kLanes)) + 0.3;
     return weights * vectors + packed + 0.5 * static_cast<double>(v.num_planes * made) * elements +
            2000;
   };
   const double tiles = static_cast<double>(CeilDiv(v.h.count, cut.rows));
-  const double items = static_cast<double>(v.batch * v.groups * CeilDiv(v.w.count, cut.columns)) *
-                       static_cast<double>(cut.splits) * tiles;
+  const double items = static_cast<double>(CeilDiv(v.batch, v.tile_n) * v.groups) *
+                       static_cast<double>(CeilDiv(v.w.count, cut.columns) * cut.splits) * tiles;
   const double item = item_cost(static_cast<double>(cut.rows));
   const double total = items * item_cost(static_cast<double>(v.h.count) / tiles);
   const double n = static_cast<double>(threads);
@@ -147,7 +148,9 @@ GatherCut CheapestCut(const GatherView& v, int64_t threads, const GatherCut& mos
       std::max<int64_t>(1, std::min(v.produced, v.produced * v.num_planes / (2 * kBlockRows)));
   GatherCut best = most;
   double least = std::numeric_limits<double>::infinity();
-  for (int64_t tiles = first; tiles <= count; tiles = more(tiles, first)) {
+  // Images that share a tile share the zeros between them, so they must be whole.
+  const int64_t most_tiles = v.tile_n > 1 ? first : count;
+  for (int64_t tiles = first; tiles <= most_tiles; tiles = more(tiles, first)) {
     const int64_t size = CeilDiv(count, tiles);
     if (tiles > first && flat && size < 3 * kLanes) break;
     for (int64_t splits = 1; splits <= most_splits; splits = more(splits, 1)) {

@@ -72,13 +72,13 @@ void CutWide(DType dtype, WeightGradView* view) {
   v.x_pitch = RoundUp(v.panel_in, kLanes);
   // An element of y meets taps / planes weights per input channel, which must repay packing it.
   const int64_t worth = CeilDiv(256 * planes, v.taps * v.x_pitch);
-  const int64_t panels = std::min(CeilDiv(v.in, v.panel_in), worth);
+  const int64_t room = std::max<int64_t>(1, acc_budget / (v.taps * v.x_pitch * kLanes));
+  const int64_t panels = std::min({CeilDiv(v.in, v.panel_in), worth, room});
   v.num_chunks_in = CeilDiv(CeilDiv(v.in, v.panel_in), panels);
   v.chunk_in = CeilDiv(CeilDiv(v.in, v.panel_in), v.num_chunks_in) * v.panel_in;
   const int64_t chunk_panels = v.chunk_in / v.panel_in;
   v.chunk_in = std::min(v.chunk_in, v.in);
   int64_t most_out = std::max<int64_t>(1, acc_budget / (v.taps * v.x_pitch * chunk_panels));
-  most_out = std::max(most_out, std::min(kLanes, acc_budget / (v.taps * v.x_pitch)));
   // At least 64 positions of y must fit, or the packing outweighs the product.
   most_out = std::min(most_out, std::max<int64_t>(1, y_budget / (planes * 64)));
   v.chunk_out = even(std::max<int64_t>(1, v.out), std::min<int64_t>(64, most_out), kLanes);
