@@ -331,6 +331,21 @@ WIDE = (
     Case("wide_deep", 1, 80, 136, 5, 97, 5, 4, padding=((-1, 2), (3, -2))),
 )
 
+# For the seams of the CPU's kernels: channels that are packed some at a time, tiles of
+# several images, sums that stay vectors.
+PARTS = (
+    Case("planes", 3, 40, 90, 5, 7, 5, 5, (5, 5)),
+    Case("planes_last", 2, 70, 44, 6, 9, 4, 4, (4, 4), layout="NHWC"),
+    Case("planes_groups", 2, 40, 150, 9, 21, 3, 4, (2, 3), (1, 0), groups=2),
+    Case("planes_row", 1, 130, 60, 1, 150, 1, 16, (1, 8), padding=((0, 0), (4, 4))),
+    Case("deep", 1, 24, 410, 5, 33, 2, 3, padding=(0, 1)),
+    Case("panels", 2, 210, 33, 5, 18, 2, 2, (2, 2)),
+    Case("panels_last", 1, 150, 40, 4, 21, 3, 3, (2, 2), (1, 1), layout="NHWC"),
+    Case("lanes", 2, 52, 3, 9, 32, 5, 5, (2, 2), (1, 1)),
+    Case("few_lanes", 3, 37, 2, 5, 16, 17, 17),
+    Case("short_lanes", 9, 43, 1, 7, 10, 9, 9, (3, 3), ((4, 2), (4, 2))),
+)
+
 
 def _axis(draw, torch_form: bool):
     """size, kernel, stride, dilation, padding, output_padding; the result not empty."""

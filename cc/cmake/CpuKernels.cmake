@@ -19,7 +19,8 @@ endif()
 # The plans apart from the kernels, which are slow to compile: the C++ tests need plans alone.
 add_library(transconv_cpu_plan STATIC
   cc/cpu/plan.cc
-  cc/cpu/plan_depthwise.cc)
+  cc/cpu/plan_depthwise.cc
+  cc/cpu/plan_grad.cc)
 add_library(transconv_cpu STATIC
   cc/cpu/dispatch.cc
   cc/cpu/launch/job.cc

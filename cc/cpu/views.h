@@ -51,10 +51,11 @@ struct SourceView {
   int64_t channels;
   const AxisView* h;  // their src sides are this tensor
   const AxisView* w;
-  int64_t image_rows;    // rows of one image in the packed tile
-  int64_t pitch;         // of a row in the packed tile
-  int64_t plane_stride;  // of a channel in the packed tile
-  int64_t overlap;       // zeros after the last row
+  int64_t image_rows;      // rows of one image in the packed tile
+  int64_t pitch;           // of a row in the packed tile
+  int64_t plane_stride;    // of a channel in the packed tile
+  int64_t overlap;         // zeros after the last row
+  int64_t plane_elements;  // of a source plane in the packed tile
 };
 
 // A product of two axis classes.
@@ -85,6 +86,8 @@ struct GatherView {
   int64_t weight_reduced;
   int64_t weight_produced;
 
+  int64_t depth;  // reduced channels in the packed tile at a time
+  int64_t num_depths;
   int64_t tile_n;  // images in a tile
   int64_t num_tiles_n;
   int64_t pitch;         // of a row in the packed tile
@@ -134,10 +137,16 @@ struct WeightGradView {
   int64_t x_elements;
   int64_t y_elements;
   int64_t bias_chunk;  // channels per item of the bias gradient
+  // x is read where it lies, rather than packed: its rows are whole vectors, its pitches the
+  // tensor's.
+  bool x_in_place;
+  // Sums stay vectors until the item's last unit, rather than be summed across lanes after each.
+  bool keep_lanes;
   // Channels innermost (weight_grad_wide.h) rather than positions (weight_grad.h). Then the pitches
   // are those of one position, and the strides are not used.
   bool wide;
-  int64_t wide_positions;  // that share the L1 cache
+  int64_t panel_in;        // channels of a chunk that are packed at a time
+  int64_t wide_positions;  // that share the L1 cache; without `wide`, too
   int64_t acc_elements;
 
   const void* x;

@@ -188,7 +188,7 @@ void Plans(const Axis& axis, int64_t channels) {
           const int64_t positions =
               ((v.tile_n - 1) * v.image_rows + v.h.tile - 1) * v.pitch + v.w.tile;
           CHECK(v.classes[c].offsets[t] >= 0);
-          CHECK(v.classes[c].offsets[t] + (v.reduced - 1) * v.plane_stride + positions <=
+          CHECK(v.classes[c].offsets[t] + (v.depth - 1) * v.plane_stride + positions <=
                 v.packed_elements);
         }
       }

@@ -253,6 +253,26 @@ def test_wide_rows(row, dtype):
         assert ran == set(row.passes)
 
 
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+@pytest.mark.parametrize("case", cases.PARTS, ids=str)
+def test_parts_of_tiles(case, dtype):
+    """Two runs agree to the bit, as well."""
+    case = case.replace(dtype=dtype)
+    data, want = _reference(case)
+    arrays = cases.put(case, data, jax.devices("cpu")[0])
+    arrays = dict(zip(("x", "w", "b", "dy"), arrays, strict=True))
+    for pass_name in PASSES:
+        run, names = program(case, pass_name, "cpu:tiled")
+        args = [arrays[n] for n in names]
+        results, again = jax.tree.leaves(run(*args)), jax.tree.leaves(run(*args))
+        for name, value, same in zip(_RESULTS[pass_name], results, again, strict=True):
+            np.testing.assert_array_equal(value, same)
+            value = (
+                case.from_layout(value) if value.ndim == 4 and name != "dw" else value
+            )
+            oracle.assert_close(value, want[name], dtype, what=name)
+
+
 _MAGNITUDES = (0, -40, 30, None, -60, 45, -20)  # binades, or zeros
 
 

@@ -139,6 +139,23 @@ TRANSCONV_INLINE void StoreNarrow(T* p, Vec<Compute<T>> v) {
   }
 }
 
+// The first `count` lanes, the others zero; nothing beyond them is read.
+template <typename T>
+TRANSCONV_INLINE Vec<Compute<T>> LoadPart(const T* p, int64_t count) {
+  using C = Compute<T>;
+#ifdef __AVX512F__
+  const unsigned mask = (1u << count) - 1;
+  if constexpr (__is_same(T, float)) {
+    return _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask), p);
+  } else if constexpr (__is_same(T, double)) {
+    return _mm512_maskz_loadu_pd(static_cast<__mmask8>(mask), p);
+  }
+#endif
+  alignas(64) C some[kLanes<C>] = {};
+  for (int64_t i = 0; i < count; ++i) some[i] = Widen(p[i]);
+  return Load(some);
+}
+
 // The first `count` lanes.
 template <typename C>
 TRANSCONV_INLINE void StorePart(C* p, Vec<C> v, int64_t count) {
@@ -154,6 +171,14 @@ TRANSCONV_INLINE void StorePart(C* p, Vec<C> v, int64_t count) {
   Store(all, v);
   for (int64_t i = 0; i < count; ++i) p[i] = all[i];
 #endif
+}
+
+// Without a conversion a short row is a few vectors, for which no library need be called.
+template <typename C>
+TRANSCONV_INLINE void WidenRow(const C* src, int64_t n, C* dst) {
+  int64_t i = 0;
+  for (; i + kLanes<C> <= n; i += kLanes<C>) Store(dst + i, Load(src + i));
+  if (i < n) StorePart(dst + i, LoadPart(src + i, n - i), n - i);
 }
 
 }  // namespace transconv::cpu::TRANSCONV_ISA

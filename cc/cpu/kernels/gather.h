@@ -20,11 +20,19 @@ constexpr int MaxVectors(int rows) {
   return fit < kMost ? fit : kMost;
 }
 
-// acc[r][p] = sum over taps t, channels k of a[t][k][r] * b[offset[t] + k * stride + p].
+// acc[r][p] = sum over taps t, channels k of a[t][k][r] * b[offset[t] + k * stride + p], plus what
+// acc[r][p] holds if `add`.
 template <typename C, int kRows, int kVectors>
 void Multiply(int64_t taps, const int64_t* offsets, int64_t channels, const C* b, int64_t stride,
-              const C* a, C* acc, int64_t acc_pitch) {
+              const C* a, C* acc, int64_t acc_pitch, bool add) {
   Vec<C> sum[kRows][kVectors] = {};
+  if (add) {
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+      for (int j = 0; j < kVectors; ++j) sum[r][j] = Load(acc + r * acc_pitch + j * kLanes<C>);
+    }
+  }
   for (int64_t t = 0; t < taps; ++t) {
     const C* bp = b + offsets[t];
     for (int64_t k = 0; k < channels; ++k) {
@@ -50,7 +58,7 @@ void Multiply(int64_t taps, const int64_t* offsets, int64_t channels, const C* b
 
 template <typename C>
 using MultiplyFn = void (*)(int64_t, const int64_t*, int64_t, const C*, int64_t, const C*, C*,
-                            int64_t);
+                            int64_t, bool);
 
 template <typename C, int kRows, int kVectors>
 MultiplyFn<C> PickVectors(int vectors) {
@@ -75,6 +83,40 @@ int64_t GatherScratch(const GatherView& v) {
          static_cast<int64_t>(sizeof(C));
 }
 
+// One chunk of produced channels over the `reduced` channels of a packed tile.
+template <typename C>
+void MultiplyChunk(const GatherView& v, int64_t positions, int64_t chunk, int64_t reduced,
+                   const C* packed, const C* weight, C* acc, bool add) {
+  const int64_t vectors = (positions + kLanes<C> - 1) / kLanes<C>;
+  for (int64_t c = 0; c < v.num_classes; ++c) {
+    const ClassView& cls = v.classes[c];
+    const int64_t rows_total = cls.num_planes * chunk;
+    const int64_t most = MaxVectors(static_cast<int>(Min(rows_total, kMaxRows)));
+    // Positions outside, rows inside: the source of one block of positions stays in the L1 cache
+    // while the weights stream past it.
+    for (int64_t p = 0, count; p < vectors; p += count) {
+      // Blocks of nearly one size: one vector alone would be bound by the loads of its weights.
+      const int64_t blocks = (vectors - p + most - 1) / most;
+      count = (vectors - p + blocks - 1) / blocks;
+      const C* a = weight + cls.first_weight * chunk * reduced;
+      const C* b = packed + p * kLanes<C>;
+      C* out = acc + cls.first_plane * chunk * v.acc_pitch + p * kLanes<C>;
+      const MultiplyFn<C> full = PickMultiply<C>(kMaxRows, static_cast<int>(count));
+      int64_t row0 = 0;
+      for (; row0 + kMaxRows <= rows_total; row0 += kMaxRows) {
+        full(cls.num_taps, cls.offsets, reduced, b, v.plane_stride, a, out + row0 * v.acc_pitch,
+             v.acc_pitch, add);
+        a += kMaxRows * cls.num_taps * reduced;
+      }
+      if (row0 < rows_total) {
+        PickMultiply<C>(static_cast<int>(rows_total - row0), static_cast<int>(count))(
+            cls.num_taps, cls.offsets, reduced, b, v.plane_stride, a, out + row0 * v.acc_pitch,
+            v.acc_pitch, add);
+      }
+    }
+  }
+}
+
 template <typename T>
 void Gather(const GatherView& v, int64_t item, void* scratch) {
   using C = Compute<T>;
@@ -95,46 +137,27 @@ void Gather(const GatherView& v, int64_t item, void* scratch) {
   C* packed = static_cast<C*>(scratch);
   C* acc = packed + v.packed_elements;
   C* row = acc + v.acc_elements;
-  PackSource<T>({v.src, v.channels_last, v.groups * v.reduced, tile.g * v.reduced, v.reduced, &v.h,
-                 &v.w, v.image_rows, v.pitch, v.plane_stride, v.overlap_w},
-                tile, packed);
-
   const int64_t positions = ((tile.n - 1) * v.image_rows + tile.h - 1) * v.pitch + tile.w;
-  const int64_t vectors = (positions + kLanes<C> - 1) / kLanes<C>;
   const int64_t chunk_begin = chunk_item * v.chunks_per_item;
   const int64_t chunk_end = Min(chunk_begin + v.chunks_per_item, v.num_chunks);
-  for (int64_t ci = chunk_begin; ci < chunk_end; ++ci) {
-    const int64_t m0 = ci * v.chunk, chunk = Min(v.chunk, v.produced - m0);
-    const C* weight =
-        static_cast<const C*>(v.packed_weight) + (tile.g * v.produced + m0) * v.reduced * v.taps;
-    for (int64_t c = 0; c < v.num_classes; ++c) {
-      const ClassView& cls = v.classes[c];
-      const int64_t rows_total = cls.num_planes * chunk;
-      const int64_t step = MaxVectors(static_cast<int>(Min(rows_total, kMaxRows)));
-      // Positions outside, rows inside: the source of one block of positions stays in the L1 cache
-      // while the weights stream past it.
-      for (int64_t p = 0; p < vectors; p += step) {
-        const int count = static_cast<int>(Min(step, vectors - p));
-        const C* a = weight + cls.first_weight * chunk * v.reduced;
-        C* out = acc + cls.first_plane * chunk * v.acc_pitch + p * kLanes<C>;
-        const MultiplyFn<C> full = PickMultiply<C>(kMaxRows, count);
-        int64_t row0 = 0;
-        for (; row0 + kMaxRows <= rows_total; row0 += kMaxRows) {
-          full(cls.num_taps, cls.offsets, v.reduced, packed + p * kLanes<C>, v.plane_stride, a,
-               out + row0 * v.acc_pitch, v.acc_pitch);
-          a += kMaxRows * cls.num_taps * v.reduced;
-        }
-        if (row0 < rows_total) {
-          PickMultiply<C>(static_cast<int>(rows_total - row0), count)(
-              cls.num_taps, cls.offsets, v.reduced, packed + p * kLanes<C>, v.plane_stride, a,
-              out + row0 * v.acc_pitch, v.acc_pitch);
-        }
+  // An item of several depths has one chunk.
+  for (int64_t k0 = 0; k0 < v.num_depths * v.depth; k0 += v.depth) {
+    const int64_t reduced = Min(v.depth, v.reduced - k0);
+    PackSource<T>(
+        {v.src, v.channels_last, v.groups * v.reduced, tile.g * v.reduced + k0, reduced, &v.h, &v.w,
+         v.image_rows, v.pitch, v.plane_stride, v.overlap_w, v.depth * v.plane_stride},
+        tile, packed);
+    for (int64_t ci = chunk_begin; ci < chunk_end; ++ci) {
+      const int64_t m0 = ci * v.chunk, chunk = Min(v.chunk, v.produced - m0);
+      const C* weight = static_cast<const C*>(v.packed_weight) +
+                        ((tile.g * v.produced + m0) * v.reduced + chunk * k0) * v.taps;
+      MultiplyChunk<C>(v, positions, chunk, reduced, packed, weight, acc, k0 > 0);
+      if (k0 + v.depth < v.reduced) continue;
+      if (v.channels_last) {
+        WriteTileChannelsLast<T>(v, tile, acc, m0, chunk);
+      } else {
+        WriteTile<T>(v, tile, acc, m0, chunk, row);
       }
-    }
-    if (v.channels_last) {
-      WriteTileChannelsLast<T>(v, tile, acc, m0, chunk);
-    } else {
-      WriteTile<T>(v, tile, acc, m0, chunk, row);
     }
   }
 }

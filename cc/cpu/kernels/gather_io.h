@@ -37,21 +37,22 @@ void PackRows(const SourceView& v, const Tile& tile, Compute<T>* packed) {
       static_cast<const T*>(v.data) + (tile.n0 * v.all_channels + v.first_channel) * area;
   const RowSplitter<C> splitter(aw, tile.w0 + aw.shift_min, v.pitch);
   const int64_t rows = tile.h + ah.span;
-  const int64_t plane_w = v.channels * v.plane_stride, plane_h = aw.num_src_planes * plane_w;
-  for (int64_t ph = 0; ph < ah.num_src_planes; ++ph) {
-    for (int64_t n = 0; n < tile.n; ++n) {
-      for (int64_t k = 0; k < v.channels; ++k) {
-        const T* channel = src + (n * v.all_channels + k) * area;
-        C* out = packed + ph * plane_h + k * v.plane_stride + n * v.image_rows * v.pitch;
-        for (int64_t r = 0; r < rows; ++r) {
-          const int64_t line =
-              ah.src.split * (tile.h0 + ah.shift_min + r) + ah.src_planes[ph] - ah.src.lo;
+  const int64_t plane_w = v.plane_elements, plane_h = aw.num_src_planes * plane_w;
+  for (int64_t n = 0; n < tile.n; ++n) {
+    for (int64_t k = 0; k < v.channels; ++k) {
+      const T* channel = src + (n * v.all_channels + k) * area;
+      C* out = packed + k * v.plane_stride + n * v.image_rows * v.pitch;
+      // Lines of the tensor in their order, whatever the plane: a processor prefetches those.
+      for (int64_t r = 0; r < rows; ++r) {
+        const int64_t first = ah.src.split * (tile.h0 + ah.shift_min + r) - ah.src.lo;
+        for (int64_t ph = 0; ph < ah.num_src_planes; ++ph) {
+          const int64_t line = first + ah.src_planes[ph];
           const T* in = line >= 0 && line < ah.src.len ? channel + line * aw.src.len : nullptr;
-          SplitRow(in, splitter, out + r * v.pitch, plane_w);
+          SplitRow(in, splitter, out + ph * plane_h + r * v.pitch, plane_w);
         }
-        for (int64_t pw = 0; v.overlap > 0 && pw < aw.num_src_planes; ++pw) {
-          FillRow(out + pw * plane_w + rows * v.pitch, v.overlap, C(0));
-        }
+      }
+      for (int64_t p = 0; v.overlap > 0 && p < ah.num_src_planes * aw.num_src_planes; ++p) {
+        FillRow(out + p * plane_w + rows * v.pitch, v.overlap, C(0));
       }
     }
   }
@@ -65,7 +66,7 @@ void PackPixels(const SourceView& v, const Tile& tile, Compute<T>* packed) {
   const int64_t rows = tile.h + ah.span, q0 = tile.w0 + aw.shift_min;
   for (int64_t ph = 0; ph < ah.num_src_planes; ++ph) {
     for (int64_t pw = 0; pw < aw.num_src_planes; ++pw) {
-      C* plane = packed + (ph * aw.num_src_planes + pw) * v.channels * v.plane_stride;
+      C* plane = packed + (ph * aw.num_src_planes + pw) * v.plane_elements;
       const Range valid = ValidElements(aw.src, aw.src_planes[pw], q0, v.pitch);
       const int64_t first = aw.src.split * (q0 + valid.begin) + aw.src_planes[pw] - aw.src.lo;
       for (int64_t n = 0; n < tile.n; ++n) {
@@ -140,10 +141,22 @@ void WriteTile(const GatherView& v, const Tile& tile, const Compute<T>* acc, int
                      out + y * dw.len + tile.w0);
               continue;
             }
+            const int64_t skip = columns.begin + dw.lo - dw.split * tile.w0;
+            const int64_t length = columns.end - columns.begin;
+            if constexpr (sizeof(T) == sizeof(C)) {
+              if (kHaveShuffle && full_w && dw.split <= kMaxShuffleSplit) {
+                const C* planes[kMaxShuffleSplit];
+                FindPlanes(of_w, v.w.num_classes, rh, in, chunk * v.acc_pitch, planes);
+                WithSplit(dw.split, [&](auto constant) {
+                  JoinPart<C, decltype(constant)::value>(table, planes, tile.w, bias, skip, length,
+                                                         out + y * dw.len + columns.begin);
+                });
+                continue;
+              }
+            }
             JoinRow(of_w, v.w.num_classes, rh, in, chunk * v.acc_pitch, dw.split, tile.w, bias,
                     full_w, table, row);
-            NarrowRow(row + (columns.begin + dw.lo - dw.split * tile.w0),
-                      columns.end - columns.begin, out + y * dw.len + columns.begin);
+            NarrowRow(row + skip, length, out + y * dw.len + columns.begin);
           }
         }
       }

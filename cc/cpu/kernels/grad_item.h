@@ -45,6 +45,12 @@ inline Tile UnitTile(const WeightGradView& v, int64_t unit, int64_t g) {
   return tile;
 }
 
+// Bytes of a list with a place for every row of sums, one per (tap, output channel). Items make two
+// of them at the start of their scratch.
+inline int64_t GradListBytes(const WeightGradView& v) {
+  return RoundUp(v.chunk_out * v.taps * static_cast<int64_t>(sizeof(int64_t)), 64);
+}
+
 // Where the sums of an item go: its slice's partial sums, in the order of the weight.
 template <typename C>
 C* GradTarget(const WeightGradView& v, const GradItem& item) {

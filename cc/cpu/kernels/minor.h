@@ -13,58 +13,50 @@
 
 namespace transconv::cpu::TRANSCONV_ISA {
 
-// One row of positions of `channels` channels, from channel rows to out(position)[channel], where
-// position o goes to element (o + lo) / split of plane (o + lo) % split.
+// One row of positions of at most one vector of channels, from channel rows to
+// out(position)[channel], where position o goes to element (o + lo) / split of plane (o + lo) %
+// split. The channels are filled up to `width` with zeros; only if that is a whole vector may
+// vectors of positions be transposed.
 template <typename T, typename C>
-void RowToMinor(const T* in, int64_t channel_stride, int64_t channels, const SideView& side,
-                int64_t begin, int64_t end, int64_t q0, C* out, int64_t plane_stride,
-                int64_t pitch) {
+void RowToMinor(const T* in, int64_t channel_stride, int64_t channels, int64_t width,
+                const SideView& side, int64_t begin, int64_t end, int64_t q0, C* out,
+                int64_t plane_stride, int64_t pitch) {
   constexpr int64_t kL = kLanes<C>;
-  const auto address = [&](int64_t o) {
-    const int64_t q = (o + side.lo) / side.split, plane = (o + side.lo) % side.split;
-    return out + plane * plane_stride + (q - q0) * pitch;
+  int64_t q = (begin + side.lo) / side.split, plane = (begin + side.lo) % side.split;
+  const auto next = [&] {
+    C* to = out + plane * plane_stride + (q - q0) * pitch;
+    if (++plane == side.split) {
+      plane = 0;
+      ++q;
+    }
+    return to;
   };
   int64_t o = begin;
-  if (channels >= kL / 2 && pitch >= kL) {
-    while (o < end) {
-      if (end - o < kL) {
-        if (end - begin < kL) break;
-        o = end - kL;  // some positions twice rather than one by one
-      }
-      C* to[kL];
-      if (side.split == 1) {
-        for (int64_t j = 0; j < kL; ++j) to[j] = out + (o + side.lo - q0 + j) * pitch;
+  if (width == kL && channels >= kL / 2) {
+    for (; o < end; o += kL) {
+      const int64_t count = Min(kL, end - o);
+      Vec<C> v[kL];
+      if (channels == kL && count == kL) {
+#pragma GCC unroll 16
+        for (int64_t i = 0; i < kL; ++i) v[i] = LoadWide(in + i * channel_stride + o);
       } else {
-        int64_t q = (o + side.lo) / side.split, plane = (o + side.lo) % side.split;
-        for (int64_t j = 0; j < kL; ++j) {
-          to[j] = out + plane * plane_stride + (q - q0) * pitch;
-          if (++plane == side.split) {
-            plane = 0;
-            ++q;
-          }
+        for (int64_t i = 0; i < kL; ++i) {
+          v[i] = i < channels ? LoadPart(in + i * channel_stride + o, count) : Vec<C>{};
         }
       }
-      for (int64_t c = 0; c < channels; c += kL) {
-        Vec<C> v[kL];
-        if (channels - c >= kL) {
+      Transpose<C>(v);
+      if (count == kL) {
 #pragma GCC unroll 16
-          for (int64_t i = 0; i < kL; ++i) v[i] = LoadWide(in + (c + i) * channel_stride + o);
-        } else {
-          for (int64_t i = 0; i < kL; ++i) {
-            v[i] = c + i < channels ? LoadWide(in + (c + i) * channel_stride + o) : Vec<C>{};
-          }
-        }
-        Transpose<C>(v);
-#pragma GCC unroll 16
-        for (int64_t j = 0; j < kL; ++j) Store(to[j] + c, v[j]);
+        for (int64_t j = 0; j < kL; ++j) Store(next(), v[j]);
+      } else {
+        for (int64_t j = 0; j < count; ++j) Store(next(), v[j]);
       }
-      o += kL;
     }
   }
   for (; o < end; ++o) {
-    C* to = address(o);
+    C* to = next();
     for (int64_t c = 0; c < channels; ++c) to[c] = Widen(in[c * channel_stride + o]);
-    for (int64_t c = channels; c < pitch; ++c) to[c] = 0;
+    for (int64_t c = channels; c < width; ++c) to[c] = 0;
   }
 }
 
@@ -117,13 +109,28 @@ void PackMinor(const SourceView& v, const Tile& tile, int64_t images, Compute<T>
             }
           }
         }
-        if (inside && all_planes && !v.channels_last) {
-          const int64_t area = ah.src.len * aw.src.len;
-          const Range range = WrittenRange(aw.src, q0, elements);
-          RowToMinor(static_cast<const T*>(v.data) +
-                         ((tile.n0 + n) * v.all_channels + v.first_channel) * area +
-                         line * aw.src.len,
-                     area, v.channels, aw.src, range.begin, range.end, q0, out, plane_w, pitch);
+      }
+    }
+  }
+  if (v.channels_last || !all_planes) return;
+  // A vector of channels at a time and lines in their order: few enough streams for a processor to
+  // prefetch them all.
+  const int64_t area = ah.src.len * aw.src.len;
+  const Range range = WrittenRange(aw.src, q0, elements);
+  for (int64_t n = 0; n < tile.n; ++n) {
+    for (int64_t c = 0; c < v.channels; c += kLanes<C>) {
+      const T* channel = static_cast<const T*>(v.data) +
+                         ((tile.n0 + n) * v.all_channels + v.first_channel + c) * area;
+      for (int64_t r = 0; r < rows; ++r) {
+        const int64_t first = ah.src.split * (tile.h0 + ah.shift_min + r) - ah.src.lo;
+        for (int64_t ph = 0; ph < ah.num_src_planes; ++ph) {
+          const int64_t line = first + ah.src_planes[ph];
+          if (line < 0 || line >= ah.src.len) continue;
+          C* out =
+              packed + ph * aw.num_src_planes * plane_w + (n * v.image_rows + r) * row_elements + c;
+          RowToMinor(channel + line * aw.src.len, area, Min(kLanes<C>, v.channels - c),
+                     Min(kLanes<C>, pitch - c), aw.src, range.begin, range.end, q0, out, plane_w,
+                     pitch);
         }
       }
     }

@@ -42,30 +42,28 @@ bool AllFinite(const T* p, int64_t n) {
 // One whole vector from p, of which what lies at or beyond `end` reads as zero.
 template <typename T>
 TRANSCONV_INLINE Vec<Compute<T>> LoadUpTo(const T* p, const T* end) {
-  using C = Compute<T>;
-  if (end - p >= kLanes<C>) return LoadWide(p);
-  alignas(64) C some[kLanes<C>] = {};
-  for (int64_t i = 0; i < end - p; ++i) some[i] = Widen(p[i]);
-  return Load(some);
+  if (end - p >= kLanes<Compute<T>>) return LoadWide(p);
+  return LoadPart(p, Max(end - p, 0));
 }
 
 // The rows of one class and chunk: (plane, channel) pairs, the channel fastest, in blocks of
-// kMaxRows; the last block is smaller. Weights are packed block by block as [tap][reduced][row].
+// kMaxRows; the last block is smaller. Weights are packed block by block as [tap][reduced][row],
+// once for every `reduced` channels that the packed source tile holds.
 
 // Rows row0 .. of one class, a block at a time. A few reduced channels at a time, so that the lines
 // of the weight, each of which holds several taps, are still in the cache when the next tap asks
 // for them.
 template <typename T>
 bool PackRowsOneByOne(const GatherView& v, const ClassView& cls, const T* weight, int64_t chunk,
-                      int64_t row_begin, Compute<T>* packed) {
+                      int64_t reduced, int64_t row_begin, Compute<T>* packed) {
   using C = Compute<T>;
   constexpr int64_t kReducedBlock = 64;
   const int64_t rows_total = cls.num_planes * chunk;
-  for (int64_t k0 = 0; k0 < v.reduced; k0 += kReducedBlock) {
-    const int64_t k1 = Min(k0 + kReducedBlock, v.reduced);
+  for (int64_t k0 = 0; k0 < reduced; k0 += kReducedBlock) {
+    const int64_t k1 = Min(k0 + kReducedBlock, reduced);
     for (int64_t row0 = row_begin; row0 < rows_total; row0 += kMaxRows) {
       const int64_t rows = Min(kMaxRows, rows_total - row0);
-      C* out = packed + row0 * cls.num_taps * v.reduced;
+      C* out = packed + row0 * cls.num_taps * reduced;
       // Where the taps of each row lie in the weight.
       const T* in[kMaxRows];
       const int64_t* kernel_h[kMaxRows];
@@ -82,7 +80,7 @@ bool PackRowsOneByOne(const GatherView& v, const ClassView& cls, const T* weight
           for (int64_t r = 0; r < rows; ++r) {
             from[r] = kernel_h[r][th] * v.kernel_w + kernel_w[r][tw];
           }
-          C* o = out + ((th * cls.w->num_taps + tw) * v.reduced + k0) * rows;
+          C* o = out + ((th * cls.w->num_taps + tw) * reduced + k0) * rows;
           for (int64_t k = k0; k < k1; ++k, o += rows) {
             for (int64_t r = 0; r < rows; ++r) {
               o[r] = Widen(in[r][from[r] + k * v.weight_reduced]);
@@ -93,7 +91,7 @@ bool PackRowsOneByOne(const GatherView& v, const ClassView& cls, const T* weight
     }
   }
   const int64_t rows = rows_total - row_begin;
-  return AllFinite(packed + row_begin * cls.num_taps * v.reduced, rows * cls.num_taps * v.reduced);
+  return AllFinite(packed + row_begin * cls.num_taps * reduced, rows * cls.num_taps * reduced);
 }
 
 // Whether blocks of rows never straddle two planes, so that all their rows have the same taps.
@@ -104,8 +102,8 @@ inline bool PlanesAligned(const ClassView& cls, int64_t chunk) {
 // Channels m .. m + kMaxRows - 1 of all classes whose planes are aligned: reads the taps of a
 // channel as vectors, and transposes as many of them as make whole vectors of rows.
 template <typename T>
-bool PackBlock(const GatherView& v, const T* weight, const T* end, int64_t chunk, int64_t m,
-               Compute<T>* packed) {
+bool PackBlock(const GatherView& v, const T* weight, const T* end, int64_t chunk, int64_t reduced,
+               int64_t m, Compute<T>* packed) {
   using C = Compute<T>;
   constexpr int64_t kL = kLanes<C>;
   if constexpr (kL % kMaxRows == 0) {
@@ -120,17 +118,17 @@ bool PackBlock(const GatherView& v, const T* weight, const T* end, int64_t chunk
         for (int64_t plane = 0; plane < cls.num_planes; ++plane) {
           const int64_t* kh = cls.h->kernel + plane / cls.w->num_residues * cls.h->num_taps;
           const int64_t* kw = cls.w->kernel + plane % cls.w->num_residues * cls.w->num_taps;
-          C* block = packed + cls.first_weight * chunk * v.reduced +
-                     (plane * chunk + m) * cls.num_taps * v.reduced;
+          C* block = packed + cls.first_weight * chunk * reduced +
+                     (plane * chunk + m) * cls.num_taps * reduced;
           for (int64_t t = 0; t < cls.num_taps; ++t) {
             const int64_t tap = kh[t / cls.w->num_taps] * v.kernel_w + kw[t % cls.w->num_taps] - t0;
-            if (tap >= 0 && tap < taps) to[tap] = block + t * v.reduced * kMaxRows;
+            if (tap >= 0 && tap < taps) to[tap] = block + t * reduced * kMaxRows;
           }
         }
       }
       const T* in = weight + m * v.weight_produced + t0;
-      for (int64_t k = 0; k < v.reduced; k += kReduced) {
-        const int64_t count = Min(kReduced, v.reduced - k);
+      for (int64_t k = 0; k < reduced; k += kReduced) {
+        const int64_t count = Min(kReduced, reduced - k);
         Vec<C> rows[kL];
 #pragma GCC unroll 16
         for (int64_t i = 0; i < kL; ++i) {
@@ -162,23 +160,27 @@ bool PackBlock(const GatherView& v, const T* weight, const T* end, int64_t chunk
 template <typename T>
 bool PackWeight(const GatherView& v, int64_t item) {
   using C = Compute<T>;
+  const int64_t k0 = item % v.num_depths * v.depth, reduced = Min(v.depth, v.reduced - k0);
+  item /= v.num_depths;
   const int64_t chunk_index = item % v.num_chunks, g = item / v.num_chunks;
   const int64_t m0 = chunk_index * v.chunk, chunk = Min(v.chunk, v.produced - m0);
-  const T* weight = static_cast<const T*>(v.weight) + g * v.weight_group + m0 * v.weight_produced;
+  const T* weight = static_cast<const T*>(v.weight) + g * v.weight_group + m0 * v.weight_produced +
+                    k0 * v.weight_reduced;
   const T* end = static_cast<const T*>(v.weight) + v.groups * v.weight_group;
-  C* packed = static_cast<C*>(v.packed_weight) + (g * v.produced + m0) * v.reduced * v.taps;
+  C* packed =
+      static_cast<C*>(v.packed_weight) + ((g * v.produced + m0) * v.reduced + chunk * k0) * v.taps;
   bool finite = true;
   // With few taps most of a vector would be someone else's.
   const bool by_blocks = kLanes<C> % kMaxRows == 0 && 4 * v.taps >= kLanes<C>;
   const int64_t whole = by_blocks ? chunk / kMaxRows * kMaxRows : 0;
   for (int64_t m = 0; m < whole; m += kMaxRows) {
-    finite &= PackBlock<T>(v, weight, end, chunk, m, packed);
+    finite &= PackBlock<T>(v, weight, end, chunk, reduced, m, packed);
   }
   for (int64_t c = 0; c < v.num_classes; ++c) {
     const ClassView& cls = v.classes[c];
     const int64_t done = PlanesAligned(cls, chunk) ? whole * cls.num_planes : 0;
-    finite &= PackRowsOneByOne<T>(v, cls, weight, chunk, done,
-                                  packed + cls.first_weight * chunk * v.reduced);
+    finite &= PackRowsOneByOne<T>(v, cls, weight, chunk, reduced, done,
+                                  packed + cls.first_weight * chunk * reduced);
   }
   return finite;
 }

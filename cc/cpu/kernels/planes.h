@@ -35,7 +35,10 @@ TRANSCONV_INLINE Range WrittenRange(const SideView& side, int64_t q0, int64_t co
 
 template <typename C>
 TRANSCONV_INLINE void FillRow(C* out, int64_t n, C value) {
-  for (int64_t i = 0; i < n; ++i) out[i] = value;
+  // Most fills are of a few zeros beside a row: by hand, or the compiler would call memset.
+  int64_t i = 0;
+  for (; i + kLanes<C> <= n; i += kLanes<C>) Store(out + i, Broadcast(value));
+  if (i < n) StorePart(out + i, Broadcast(value), n - i);
 }
 
 template <typename T>
@@ -48,7 +51,7 @@ TRANSCONV_INLINE void AddRow(const C* in, int64_t n, C bias, T* out) {
   if constexpr (sizeof(T) == sizeof(C)) {
     int64_t i = 0;
     for (; i + kLanes<C> <= n; i += kLanes<C>) Store(out + i, Load(in + i) + Broadcast(bias));
-    for (; i < n; ++i) out[i] = in[i] + bias;
+    if (i < n) StorePart(out + i, LoadPart(in + i, n - i) + Broadcast(bias), n - i);
   } else {
     for (int64_t i = 0; i < n; ++i) Narrow(in[i] + bias, &out[i]);
   }
@@ -58,16 +61,15 @@ TRANSCONV_INLINE void AddRow(const C* in, int64_t n, C bias, T* out) {
 template <typename T, typename C, int kSplit>
 void SplitShort(const ShuffleTable<C>& table, const T* in, int64_t begin, int64_t end,
                 int64_t num_planes, const int64_t* planes, C* out, int64_t plane_stride) {
-  alignas(64) C row[kSplit * kLanes<C>] = {};
-  alignas(64) C split[kSplit * kLanes<C>];
-  WidenRow(in, (end - begin - 1) * kSplit + planes[num_planes - 1] + 1, row);
+  const int64_t length = (end - begin - 1) * kSplit + planes[num_planes - 1] + 1;
   Vec<C> v[kSplit];
 #pragma GCC unroll 8
-  for (int i = 0; i < kSplit; ++i) v[i] = Load(row + i * kLanes<C>);
-  SplitBlock<C, kSplit>(table, v, num_planes, planes, split, kLanes<C>);
+  for (int i = 0; i < kSplit; ++i) {
+    v[i] = LoadPart(in + i * kLanes<C>, Max(0, Min(kLanes<C>, length - i * kLanes<C>)));
+  }
   for (int64_t p = 0; p < num_planes; ++p) {
-    C* o = out + p * plane_stride;
-    for (int64_t q = begin; q < end; ++q) o[q] = split[p * kLanes<C> + q - begin];
+    StorePart(out + p * plane_stride + begin, ShuffleAll<C, kSplit>(v, table.index[planes[p]]),
+              end - begin);
   }
 }
 
@@ -129,6 +131,12 @@ struct RowSplitter {
       const Range last = ValidElements(side, side.split - 1, q0, pitch);
       if (first.begin < first.end && last.begin < last.end) common = {first.begin, last.end};
     }
+    if (common.begin == 0 && common.end == pitch) {
+      whole = num_planes <= kMostKnown;
+      for (int64_t p = 0; p < Min(num_planes, kMostKnown); ++p) {
+        whole = whole && known[p].begin == 0 && known[p].end == pitch;
+      }
+    }
   }
 
   TRANSCONV_INLINE Range Valid(int64_t p) const {
@@ -140,6 +148,7 @@ struct RowSplitter {
   int64_t num_planes;
   const int64_t* planes;
   Range common = {0, 0};  // elements that every plane has, if shuffles can split them
+  bool whole = false;     // and there are no others
   Range known[kMostKnown];
   ShuffleTable<C> table;
 };
@@ -168,6 +177,7 @@ void SplitRow(const T* in, const RowSplitter<C>& s, C* out, int64_t plane_stride
   } else {
     common = {-1, -1};
   }
+  if (s.whole) return;
   for (int64_t p = 0; p < s.num_planes; ++p) {
     C* o = out + p * plane_stride;
     const Range range = s.Valid(p);
@@ -186,20 +196,26 @@ void SplitRow(const T* in, const RowSplitter<C>& s, C* out, int64_t plane_stride
   }
 }
 
-// The planes along w of a row of the accumulator tile, interleaved, plus the bias.
+// Where the planes along w of a row of the accumulator tile start, all of which have taps.
+template <typename C>
+TRANSCONV_INLINE void FindPlanes(const ClassView* classes, int64_t num_classes, int64_t residue_h,
+                                 const C* in, int64_t plane_stride, const C** planes) {
+  for (int64_t c = 0; c < num_classes; ++c) {
+    const AxisClassView& w = *classes[c].w;
+    const C* first = in + (classes[c].first_plane + residue_h * w.num_residues) * plane_stride;
+    for (int64_t rw = 0; rw < w.num_residues; ++rw)
+      planes[w.residues[rw]] = first + rw * plane_stride;
+  }
+}
+
+// Those planes interleaved, plus the bias.
 template <typename C>
 void JoinRow(const ClassView* classes, int64_t num_classes, int64_t residue_h, const C* in,
              int64_t plane_stride, int64_t split, int64_t count, C bias, bool all_planes,
              const ShuffleTable<C>& table, C* row) {
   if (kHaveShuffle && all_planes && split <= kMaxShuffleSplit) {
     const C* planes[kMaxShuffleSplit];
-    for (int64_t c = 0; c < num_classes; ++c) {
-      const AxisClassView& w = *classes[c].w;
-      const C* first = in + (classes[c].first_plane + residue_h * w.num_residues) * plane_stride;
-      for (int64_t rw = 0; rw < w.num_residues; ++rw) {
-        planes[w.residues[rw]] = first + rw * plane_stride;
-      }
-    }
+    FindPlanes(classes, num_classes, residue_h, in, plane_stride, planes);
     WithSplit(split, [&](auto constant) {
       Join<C, decltype(constant)::value>(table, planes, count, bias, row);
     });

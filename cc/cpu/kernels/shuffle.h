@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "cpu/kernels/convert.h"
 #include "cpu/kernels/simd.h"
 
 namespace transconv::cpu::TRANSCONV_ISA {
@@ -78,6 +79,32 @@ void Join(const ShuffleTable<C>& table, const C* const* planes, int64_t count, C
 #pragma GCC unroll 8
     for (int t = 0; t < kSplit; ++t) {
       Store(out + kSplit * q + t * kLanes<C>, ShuffleAll<C, kSplit>(in, table.index[t]));
+    }
+  }
+}
+
+// As Join, but writes elements skip .. skip + length - 1 of the row, to `out`, and no others.
+template <typename C, int kSplit>
+void JoinPart(const ShuffleTable<C>& table, const C* const* planes, int64_t count, C bias,
+              int64_t skip, int64_t length, C* out) {
+  constexpr int64_t kL = kLanes<C>;
+  for (int64_t q = 0; q < count; q += kL) {
+    Vec<C> in[kSplit];
+#pragma GCC unroll 8
+    for (int i = 0; i < kSplit; ++i) in[i] = Load(planes[i] + q) + Broadcast(bias);
+    const int64_t first = kSplit * q - skip;
+    const bool whole = first >= 0 && first + kSplit * kL <= length;
+#pragma GCC unroll 8
+    for (int t = 0; t < kSplit; ++t) {
+      const Vec<C> v = ShuffleAll<C, kSplit>(in, table.index[t]);
+      const int64_t to = first + t * kL, some = Min(kL, length - to);
+      if (whole) {
+        Store(out + to, v);
+      } else if (to >= 0) {
+        if (some > 0) StorePart(out + to, v, some);
+      } else {
+        for (int64_t i = -to; i < some; ++i) out[to + i] = v[i];
+      }
     }
   }
 }

@@ -46,7 +46,9 @@ TRANSCONV_INLINE void Store(C* p, Vec<C> v) {
 
 template <typename C>
 TRANSCONV_INLINE Vec<C> Broadcast(C value) {
-  return Vec<C>{} + value;
+  // Subtracting zero changes no value and is left out. Adding it would turn -0 into 0, so it would
+  // be done, in every inner loop.
+  return value - Vec<C>{};
 }
 
 template <typename C>

@@ -47,9 +47,10 @@ template <typename C>
 void TransposeBlock(const C* in, int64_t in_pitch, int64_t rows, int64_t columns, C* out,
                     int64_t out_pitch) {
   constexpr int64_t kL = kLanes<C>;
-  int64_t r = 0;
-  for (; r + kL <= rows; r += kL) {
-    for (int64_t c = 0; c < columns; c += kL) {
+  const int64_t whole = rows / kL * kL;
+  // Rows of `out` one after the other, which may be a power of two apart.
+  for (int64_t c = 0; c < columns; c += kL) {
+    for (int64_t r = 0; r < whole; r += kL) {
       Vec<C> v[kL];
 #pragma GCC unroll 16
       for (int64_t i = 0; i < kL; ++i) v[i] = Load(in + (r + i) * in_pitch + c);
@@ -58,7 +59,7 @@ void TransposeBlock(const C* in, int64_t in_pitch, int64_t rows, int64_t columns
       for (int64_t j = 0; j < count; ++j) Store(out + (c + j) * out_pitch + r, v[j]);
     }
   }
-  for (; r < rows; ++r) {
+  for (int64_t r = whole; r < rows; ++r) {
     for (int64_t c = 0; c < columns; ++c) out[c * out_pitch + r] = in[r * in_pitch + c];
   }
 }
