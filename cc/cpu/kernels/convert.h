@@ -50,8 +50,10 @@ TRANSCONV_INLINE float Widen(F16 v) {
   const uint32_t sign = static_cast<uint32_t>(v.bits & 0x8000u) << 16;
   const uint32_t magnitude = v.bits & 0x7fffu;
   if (magnitude >= 0x7c00u) return FromBits(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
-  // As a float the same bits are 2^112 too small; the product is exact, for subnormals as well.
-  return FromBits(sign | Bits(FromBits(magnitude << 13) * FromBits(0x77800000u)));
+  // Subnormals by way of an integer: as a float their bits are subnormal, too, and threads of XLA
+  // take those for zeros.
+  if (magnitude < 0x400u) return FromBits(sign | Bits(static_cast<float>(magnitude) * 0x1p-24f));
+  return FromBits(sign | ((magnitude << 13) + 0x38000000u));
 #endif
 }
 
