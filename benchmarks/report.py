@@ -284,7 +284,7 @@ def section(data: Data, plots: Sequence[str] = ()) -> list[str]:
     where += f", driver {machine['driver']}" if machine.get("driver") else ""
     lines += [f"{where}. File `{data.get('file', '')}`.", ""]
     commits = collections.Counter(r["commit"] for r in data["rows"] if "commit" in r)
-    if len(commits) > 1:  # a resumed file: a group's rows are of one run
+    if len(commits) > 1:  # a resumed file
         of = ", ".join(f"{count} of {name}" for name, count in commits.most_common())
         lines += [f"Rows by commit: {of}.", ""]
     if ceilings:
