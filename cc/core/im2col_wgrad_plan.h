@@ -7,8 +7,7 @@
 // of one image and what their taps reach of dy. Its warps share the fragments of 16 x 8; slices of
 // warps share the positions where there are more warps than fragments.
 //
-// The plan depends on the problem alone, so that results are the same on every device, and is made
-// at every launch: a few microseconds are all it may take.
+// The plan depends on the problem alone, so that results are the same on every device.
 #ifndef TRANSCONV_CORE_IM2COL_WGRAD_PLAN_H_
 #define TRANSCONV_CORE_IM2COL_WGRAD_PLAN_H_
 

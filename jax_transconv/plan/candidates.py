@@ -154,8 +154,9 @@ def _no_xla_fault(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
 
 
 # -- Which row is faster, from benchmarks/REPORT.md, benchmarks/NOTES.md and the runs
-# behind them, most of them in float32. Estimates: groups in 16 bits, and the Hopper
-# rows from 16 channels a group on, whatever the stride. --
+# behind them, on an H200 and most of them in float32. Estimates: groups in 16 bits, the
+# Hopper rows from 16 channels a group on, whatever the stride, and on other cards the
+# rows for few channels. --
 
 _SMALL_IMAGE = 64
 _MANY_CHANNELS = 128

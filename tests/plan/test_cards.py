@@ -230,7 +230,8 @@ def test_a_card_that_the_module_has_no_code_for(monkeypatch, as_if_built):
         )
 
 
-# What was measured on an H200: shapes, arguments, dtype and the rows of the passes.
+# Rows that were the fastest on an H200 (benchmarks/NOTES.md): shapes, arguments, dtype
+# and the rows of the passes.
 MEASURED = {
     "rgb_head_nhwc": (
         *((64, 30, 30, 32), (32, 3, 6, 6), {"stride": 2, "layout": "NHWC"}, "float32"),

@@ -37,10 +37,14 @@ const char* Supports(Pass pass, const Problem& problem, DType dtype) {
 int64_t Workspace(Pass, const Problem&, DType) { return 0; }
 
 cudaError_t Launch(const Call& call) {
-  if (Supports(call.pass, call.problem, call.dtype) != nullptr) return cudaErrorNotSupported;
-  return call.pass == Pass::kForward
-             ? LaunchForward(call, ForwardPlan(call.pass, call.problem, call.dtype)->plan)
-             : LaunchGradInput(call, GradInputPlan(call.pass, call.problem, call.dtype)->plan);
+  if (call.pass == Pass::kForward) {
+    const auto planned = ForwardPlan(call.pass, call.problem, call.dtype);
+    if (planned->reason != nullptr) return cudaErrorNotSupported;
+    return LaunchForward(call, planned->plan);
+  }
+  const auto planned = GradInputPlan(call.pass, call.problem, call.dtype);
+  if (planned->reason != nullptr) return cudaErrorNotSupported;
+  return LaunchGradInput(call, planned->plan);
 }
 
 }  // namespace
