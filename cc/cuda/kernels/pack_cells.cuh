@@ -12,6 +12,7 @@
 
 #include "core/divider.h"
 #include "cuda/primitives/operand.cuh"
+#include "cuda/primitives/ptx.cuh"
 
 namespace transconv::cuda {
 
@@ -39,6 +40,7 @@ struct PackBothParams {
 // blockIdx.y is the image.
 static __global__ void __launch_bounds__(kPackCellsThreads)
     SampleKernel(const __grid_constant__ PackBothParams both) {
+  ptx::LetKernelBehindStart();
   const PackCellsParams& p = both.image[blockIdx.y];
   uint32_t found = 0;
   const auto take = [&](float v) {
@@ -99,6 +101,8 @@ __device__ __forceinline__ void PackPart(const PackCellsParams& p, int part, int
 template <typename T, int PRODUCTS>
 __global__ void __launch_bounds__(kPackCellsThreads)
     PackCellsKernel(const __grid_constant__ PackBothParams both) {
+  ptx::WaitForKernelsBefore();
+  ptx::LetKernelBehindStart();
   const int index = static_cast<int>(blockIdx.x);
   const bool second = index >= both.image[0].parts;
   const PackCellsParams& p = both.image[second ? 1 : 0];
@@ -109,6 +113,8 @@ __global__ void __launch_bounds__(kPackCellsThreads)
 // Packs again what the guess was too low for.
 static __global__ void __launch_bounds__(kPackCellsThreads)
     PackAgainKernel(const __grid_constant__ PackBothParams both) {
+  ptx::WaitForKernelsBefore();
+  ptx::LetKernelBehindStart();
   const PackCellsParams& p = both.image[blockIdx.y];
   const int exponent = PackedExponent<1>(*p.magnitudes);
   if (exponent == GuessedExponent<1>(*p.magnitudes)) return;

@@ -14,10 +14,11 @@
 #include <cstdint>
 
 #include "core/tile_plan.h"
+#include "cuda/primitives/ptx.cuh"
 
 namespace transconv::cuda {
 
-constexpr int kPackThreads = 128;
+constexpr int kPackThreads = 256;
 constexpr int kPackExponent = 13;  // a row's largest weight becomes 2^13 or above
 
 struct PackParams {
@@ -34,6 +35,7 @@ struct PackParams {
 template <typename T, int PRODUCTS>
 __global__ void __launch_bounds__(kPackThreads)
     PackWeightsKernel(const __grid_constant__ PackParams p) {
+  ptx::LetKernelBehindStart();
   const int m_padded = blockIdx.x % (p.m_blocks * 64), group = blockIdx.x / (p.m_blocks * 64);
   const bool exists = m_padded < p.m_per_group;
   const T* row = static_cast<const T*>(p.weight) + group * p.stride_group + m_padded * p.stride_m;
@@ -43,6 +45,7 @@ __global__ void __launch_bounds__(kPackThreads)
     __shared__ uint32_t warps[kPackThreads / 32];
     uint32_t largest = 0;
     if (exists) {
+#pragma unroll 8
       for (int i = threadIdx.x; i < p.k_per_group * p.taps; i += kPackThreads) {
         const int k = i / p.taps, tap = i - k * p.taps;
         const uint32_t bits = __float_as_uint(row[k * p.stride_k + tap]) & 0x7fffffffu;

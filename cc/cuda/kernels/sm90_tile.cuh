@@ -46,6 +46,7 @@ namespace transconv::cuda::sm90_tile {
 template <int PRODUCTS>
 __device__ void FeedWeights(const TileParams& p, Control& control, uint32_t ring) {
   constexpr int kTap = PRODUCTS * kTapBytes;
+  ptx::WaitForKernelsBefore();
   int slot = 0;
   uint32_t parity = 1;
   for (int index = blockIdx.x; index < p.tiles; index += gridDim.x) {
@@ -90,7 +91,8 @@ struct Consumer {
   const uint32_t stages, ring;
   T* const staging;            // this warp's: 8 channels
   const int block, first_row;  // this warpgroup's, of the tile
-  const int warp, lane;
+  const int group, warp, lane;
+  uint32_t turn;  // parity of this warpgroup's next one
 
   template <typename Value>
   __device__ __forceinline__ void StoreRows(const Value& value, const Tile& tile, int tile_row) {
@@ -115,6 +117,8 @@ struct Consumer {
                              lane);
   }
 
+  static constexpr int kVectorBytes = 2 * RES * sizeof(T) < 16 ? 2 * RES * sizeof(T) : 16;
+
   // From registers: in NHWC the eight lanes of one pixel write eight consecutive channels, and in
   // folded tiles four lanes write what eight columns become.
   template <typename Value>
@@ -132,9 +136,9 @@ struct Consumer {
         const int column = tile.column + 8 * (p.folded ? y : j) + 2 * (lane % 4);
         if (row >= p.target_h) continue;
         T* const to = channel + row * p.target_row;
-        if constexpr (RES <= 2) {
+        if constexpr (RES <= 4) {
           if (p.vectors) {
-            struct alignas(2 * RES * sizeof(T)) Vector {
+            struct alignas(kVectorBytes) Vector {
               T value[2 * RES];
             } vector;
 #pragma unroll
@@ -160,6 +164,7 @@ struct Consumer {
   }
 
   __device__ void Run() {
+    ptx::WaitForKernelsBefore();  // scales are read without a barrier
     float sum[RES][ROWS][kRegisters];
     int stage = 0, slot = 0;
     uint32_t parity = 0, weight_parity = 0;
@@ -227,7 +232,7 @@ struct Consumer {
   // Adds the products of taps [begin, end) of one slab.
   __device__ __forceinline__ void Accumulate(float (&sum)[RES][ROWS][kRegisters], int residue,
                                              int begin, int end, uint64_t weights,
-                                             uint64_t row_cells) const {
+                                             uint64_t row_cells) {
     if constexpr (PRODUCTS == 1) {
       Products<0>(sum, residue, begin, end, weights, row_cells);
     } else if constexpr (RES <= 4) {
@@ -241,7 +246,7 @@ struct Consumer {
   template <int... FIRST>
   __device__ __forceinline__ void AddEach(float (&sum)[RES][ROWS][kRegisters], int residue,
                                           int begin, int end, uint64_t weights, uint64_t row_cells,
-                                          std::integer_sequence<int, FIRST...>) const {
+                                          std::integer_sequence<int, FIRST...>) {
     float part[1][ROWS][kRegisters];
     (AddPart<FIRST>(part, sum, residue, begin, end, weights, row_cells), ...);
   }
@@ -250,7 +255,7 @@ struct Consumer {
   __device__ __forceinline__ void AddPart(float (&part)[COUNT][ROWS][kRegisters],
                                           float (&sum)[RES][ROWS][kRegisters], int residue,
                                           int begin, int end, uint64_t weights,
-                                          uint64_t row_cells) const {
+                                          uint64_t row_cells) {
 #pragma unroll
     for (int r = 0; r < COUNT; ++r) {
 #pragma unroll
@@ -274,8 +279,12 @@ struct Consumer {
   template <int FIRST, int COUNT>
   __device__ __forceinline__ void Products(float (&d)[COUNT][ROWS][kRegisters], int residue,
                                            int begin, int end, uint64_t weights,
-                                           uint64_t row_cells) const {
+                                           uint64_t row_cells) {
     constexpr uint32_t kTap = PRODUCTS * kTapBytes >> 4;
+    if (p.turns) {
+      ptx::BarrierWait(ptx::SharedAddress(&control.turn[group]), turn);
+      turn ^= 1;
+    }
 #pragma unroll
     for (int r = 0; r < COUNT; ++r) {
 #pragma unroll
@@ -304,6 +313,7 @@ struct Consumer {
       }
     }
     wgmma::Commit();
+    if (p.turns && lane == 0) ptx::BarrierArrive(ptx::SharedAddress(&control.turn[1 - group]));
     wgmma::Wait<0>();
 #pragma unroll
     for (int r = 0; r < COUNT; ++r) {
@@ -358,6 +368,9 @@ __global__ void __launch_bounds__(kThreads, 1) TileKernel(const __grid_constant_
       ptx::BarrierInit(ptx::SharedAddress(&control.weight_full[i]), 1);
       ptx::BarrierInit(ptx::SharedAddress(&control.weight_empty[i]), kConsumerWarps);
     }
+    for (uint64_t& turn : control.turn) {
+      ptx::BarrierInit(ptx::SharedAddress(&turn), kConsumerWarps / 2);
+    }
     ptx::BarrierInitFence();
   }
   __syncthreads();
@@ -386,8 +399,10 @@ __global__ void __launch_bounds__(kThreads, 1) TileKernel(const __grid_constant_
                                         staging,
                                         block,
                                         first_row,
+                                        group,
                                         consumer % 4,
-                                        lane}
+                                        lane,
+                                        group == 0 ? 1u : 0u}
         .Run();
   }
 }

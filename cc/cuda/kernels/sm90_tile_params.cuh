@@ -46,6 +46,7 @@ struct TileParams {
   Divider by_block, by_residue, by_strip, by_row, by_group;
   int strip, lead;  // targets between two tiles' origins, and how many the first lies before 0
   bool folded, channels_first;
+  bool turns;    // whether the warpgroups multiply in turns
   bool vectors;  // a lane's targets of a row are aligned and contiguous
   int halo_rows, halo_columns, plane_pitch, cells, planes_w;
   int group_pitch, row_cells;  // between 8 columns of an instruction (bytes), between instructions
@@ -67,6 +68,7 @@ struct TileParams {
 struct Control {
   uint64_t full[kMaxStages], empty[kMaxStages];
   uint64_t weight_full[kMaxStages], weight_empty[kMaxStages];
+  uint64_t turn[2];  // of a warpgroup, to multiply
   int exponent[kMaxStages];
   uint32_t exchange[2][kProducerWarps];
   uint32_t redo[kProducerWarps];

@@ -196,6 +196,7 @@ __global__ void __launch_bounds__(kThreads, 1) WgradKernel(const __grid_constant
   const Work work(p);
   const CellTables<Form> tables{p, work, ptx::SharedAddress(shared + p.table_at), warp, lane};
   tables.BuildPlaces();
+  if constexpr (CELLS) ptx::WaitForKernelsBefore();
   __syncthreads();
   if (warp < Form::kProducerWarps) {
     ptx::RegistersDown<Form::kProducerRegisters>();

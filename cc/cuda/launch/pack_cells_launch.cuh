@@ -9,6 +9,7 @@
 #include "core/geometry.h"
 #include "cuda/call.h"
 #include "cuda/kernels/pack_cells.cuh"
+#include "cuda/launch/launch_behind.h"
 #include "cuda/launch/sm90_limits.h"
 
 namespace transconv::cuda {
@@ -96,12 +97,14 @@ cudaError_t LaunchPackCells(const PackBothParams& p, cudaStream_t stream) {
     const dim3 grid(blocks(CeilDiv(vectors, int64_t{4 * kPackCellsThreads})), 2);
     SampleKernel<<<grid, kPackCellsThreads, 0, stream>>>(p);
   }
-  PackCellsKernel<T, PRODUCTS><<<static_cast<unsigned>(parts), kPackCellsThreads, 0, stream>>>(p);
+  cudaError_t status = LaunchBehind(PackCellsKernel<T, PRODUCTS>, static_cast<unsigned>(parts),
+                                    kPackCellsThreads, 0, stream, p);
+  if (status != cudaSuccess) return status;
   if constexpr (sizeof(T) == 4 && PRODUCTS == 1) {
     const dim3 grid(blocks(std::max(p.image[0].parts, p.image[1].parts)), 2);
-    PackAgainKernel<<<grid, kPackCellsThreads, 0, stream>>>(p);
+    status = LaunchBehind(PackAgainKernel, grid, kPackCellsThreads, 0, stream, p);
   }
-  return cudaGetLastError();
+  return status;
 }
 
 }  // namespace transconv::cuda

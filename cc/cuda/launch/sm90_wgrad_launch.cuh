@@ -12,6 +12,7 @@
 #include "cuda/call.h"
 #include "cuda/kernels/sm90_wgrad.cuh"
 #include "cuda/kernels/sum_slots.cuh"
+#include "cuda/launch/launch_behind.h"
 #include "cuda/launch/pack_cells_launch.cuh"
 #include "cuda/launch/sm90_limits.h"
 
@@ -285,8 +286,14 @@ cudaError_t LaunchKernel(const Call& call, const Programme& g) {
   if (status != cudaSuccess) return status;
   WgradParams p;
   FillParams(call, g, &p);
-  kernel<<<static_cast<unsigned>(g.splits * g.units), kThreads, g.shared_bytes, call.stream>>>(p);
-  if ((status = cudaGetLastError()) != cudaSuccess) return status;
+  const unsigned grid = static_cast<unsigned>(g.splits * g.units);
+  if constexpr (CELLS) {
+    status = LaunchBehind(kernel, grid, kThreads, g.shared_bytes, call.stream, p);
+  } else {
+    kernel<<<grid, kThreads, g.shared_bytes, call.stream>>>(p);
+    status = cudaGetLastError();
+  }
+  if (status != cudaSuccess) return status;
 
   const Problem& q = call.problem;
   SumParams s{};
@@ -307,6 +314,7 @@ cudaError_t LaunchKernel(const Call& call, const Programme& g) {
   }
   const int64_t blocks =
       q.groups * g.in_blocks * g.out_blocks * int64_t{g.plan.form.halves * kSumParts};
+  // Not early: measured, blocks that wait beside the last matrix blocks cost more than a launch.
   SumSlotsKernel<T><<<static_cast<unsigned>(blocks), kSumThreads, 0, call.stream>>>(s);
   return cudaGetLastError();
 }

@@ -48,6 +48,22 @@ __device__ __forceinline__ void NamedBarrier() {
   asm volatile("bar.sync %0, %1;" ::"n"(kBarrier), "n"(kThreads) : "memory");
 }
 
+// -- programmatic dependent launch --
+
+// Waits until the kernels before this one in the stream have ended and what they wrote is seen;
+// for kernels started by launch/launch_behind.h, which may be early. Elsewhere it does nothing.
+__device__ __forceinline__ void WaitForKernelsBefore() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+// Lets the kernel behind this one start as soon as all blocks have come this far.
+__device__ __forceinline__ void LetKernelBehindStart() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 // -- bulk copies --
 
 __device__ __forceinline__ void BulkLoad(uint32_t shared, const void* global, uint32_t bytes,

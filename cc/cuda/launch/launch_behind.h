@@ -1,0 +1,32 @@
+// Launches a kernel that may start before the one in front of it in the stream has ended, so that
+// launching it and what it does on its own cost no time (programmatic dependent launch, cards from
+// 9.0 on). The kernel calls ptx::WaitForKernelsBefore before it touches what the one in front
+// writes, and the one in front calls ptx::LetKernelBehindStart.
+#ifndef TRANSCONV_CUDA_LAUNCH_LAUNCH_BEHIND_H_
+#define TRANSCONV_CUDA_LAUNCH_LAUNCH_BEHIND_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+
+namespace transconv::cuda {
+
+template <typename Params>
+cudaError_t LaunchBehind(void (*kernel)(Params), dim3 grid, unsigned threads, size_t shared,
+                         cudaStream_t stream, const Params& params) {
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared;
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, kernel, params);
+}
+
+}  // namespace transconv::cuda
+
+#endif  // TRANSCONV_CUDA_LAUNCH_LAUNCH_BEHIND_H_
