@@ -139,6 +139,31 @@ struct RollingTilePitch {
   }
 };
 
+// Which source rows and weights a matrix instruction of a pair takes. Two warpgroups compute a
+// target row each, of 64 channels. Or, where a block has at most 32, operands are stacked
+// (core/pack_order.h): the instruction's 64 rows are the channels of both target rows, which with a
+// row of taps more read the same source; the warpgroups take whole pairs in turns.
+struct RollingTaps {
+  bool stacked;
+  int h, w;  // of the kernel
+  TRANSCONV_HOST_DEVICE constexpr int rows() const { return h + (stacked ? 1 : 0); }
+  TRANSCONV_HOST_DEVICE constexpr int count() const { return rows() * w; }
+  // By how many taps the second row's begin later.
+  TRANSCONV_HOST_DEVICE constexpr int shift() const { return stacked ? w : 0; }
+  // Where the 16 operand rows of a warp of a warpgroup belong: the row of a pair, and the first
+  // channel of the block's.
+  TRANSCONV_HOST_DEVICE static constexpr int RowOf(bool stacked, int group, int warp) {
+    return stacked ? warp / 2 : group;
+  }
+  TRANSCONV_HOST_DEVICE static constexpr int ChannelOf(bool stacked, int warp) {
+    return 16 * (stacked ? warp % 2 : warp);
+  }
+  // Whether a warpgroup multiplies a block's step.
+  TRANSCONV_HOST_DEVICE static constexpr bool Takes(bool stacked, int group, int step) {
+    return !stacked || step % 2 == group;
+  }
+};
+
 // How target rows are cut into strips. Rows whose pitch is no multiple of a 32-byte sector are cut
 // where their own addresses are: strip i of a row that starts at element `offset` stores from
 // column i * width - (offset + i * width) % sector on, up to where the next strip begins.

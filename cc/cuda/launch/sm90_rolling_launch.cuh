@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "core/geometry.h"
+#include "core/pack_order.h"
 #include "core/rolling_plan.h"
 #include "cuda/call.h"
 #include "cuda/kernels/pack_weights.cuh"
@@ -17,6 +18,7 @@ namespace transconv::cuda::sm90_rolling {
 
 struct Programme {
   int n, halves;
+  RollingTaps taps;
   int m_per_group, k_per_group, m_blocks, units;
   int pairs, strips, shares, strip, lead, columns;
   int weight_bytes, ring_at, staging_at, staging_pitch, shared_bytes;
@@ -49,7 +51,7 @@ inline const char* Choose(const Problem& q, Pass pass, DType dtype, Programme* r
   g.columns = g.n + static_cast<int>(q.w.kernel) - 1;
   const int64_t strips = strip.count;
   if (strips * g.n * 2 > w.target * 3) return "rows are too short for its strips";
-  const int64_t m_blocks = CeilDiv(m, 64), units = q.groups * m_blocks;
+  const int64_t m_blocks = CeilDiv(m, kPackedRows), units = q.groups * m_blocks;
   const int64_t pairs = CeilDiv(h.target, 2), steps = q.batch * pairs;
   if (steps > kInt || units > kInt / kSm90Blocks || strips > kInt / kSm90Blocks / units) {
     return "more than 2^31 steps or blocks";
@@ -61,12 +63,18 @@ inline const char* Choose(const Problem& q, Pass pass, DType dtype, Programme* r
   g.shares = static_cast<int>(std::clamp<int64_t>(kSm90Blocks / (strips * units), 1, steps));
 
   const auto align = [](int bytes) { return (bytes + 127) / 128 * 128; };
-  g.weight_bytes = static_cast<int>(q.taps()) * 2 * g.halves * kTapBytes;
   const int ring = kRollingSlots * RollingTilePitch::Of(g.columns, 4 * g.halves).item;
-  g.ring_at = align(kControlBytes + g.weight_bytes);
-  g.staging_at = align(g.ring_at + ring);
   g.staging_pitch = StagingPitch(g.n, element);
-  g.shared_bytes = g.staging_at + kConsumerWarps * 8 * g.staging_pitch * element;
+  // Stacked where half of the operand's rows would be empty, and its taps fit.
+  for (const bool stacked : {true, false}) {
+    if (stacked && m > kStackChannels) continue;
+    g.taps = {stacked, static_cast<int>(q.h.kernel), static_cast<int>(q.w.kernel)};
+    g.weight_bytes = g.taps.count() * 2 * g.halves * kTapBytes;
+    g.ring_at = align(kControlBytes + g.weight_bytes);
+    g.staging_at = align(g.ring_at + ring);
+    g.shared_bytes = g.staging_at + kConsumerWarps * 8 * g.staging_pitch * element;
+    if (g.shared_bytes <= kSm90SharedBytes) break;
+  }
   if (g.shared_bytes > kSm90SharedBytes) return "weights and rows exceed shared memory";
   g.packed_bytes = CeilDiv(units * g.weight_bytes, 256) * 256;
   g.workspace_bytes = g.packed_bytes + (dtype == DType::kF32 ? 4 * q.groups * m : 0);
@@ -101,8 +109,9 @@ inline RollingParams ParamsOf(const Call& call, const Programme& g) {
   p.k_per_group = g.k_per_group;
   p.m_per_group = g.m_per_group;
   p.m_blocks = g.m_blocks;
-  p.taps_h = static_cast<int>(q.h.kernel);
-  p.taps_w = static_cast<int>(q.w.kernel);
+  p.stacked = g.taps.stacked;
+  p.rows_h = g.taps.rows();
+  p.taps_w = g.taps.w;
   p.strips = g.strips;
   p.shares = g.shares;
   p.strip = g.strip;
@@ -134,13 +143,15 @@ cudaError_t LaunchPack(const Call& call, const Programme& g) {
   p.m_blocks = g.m_blocks;
   p.slabs = 2 * g.halves;
   p.taps = static_cast<int>(taps);
-  std::fill(p.first_tap + 1, p.first_tap + kMaxResidues + 1, p.taps);
+  p.packed_taps = g.taps.count();
+  p.stack = g.taps.shift();
+  std::fill(p.first_tap + 1, p.first_tap + kMaxResidues + 1, p.packed_taps);
   for (int y = 0; y < q.h.kernel; ++y) {
     for (int x = 0; x < q.w.kernel; ++x) {
       p.tap_kernel[y * q.w.kernel + x] = static_cast<int16_t>(h.TapAt(y) * q.w.kernel + w.TapAt(x));
     }
   }
-  const unsigned blocks = static_cast<unsigned>(g.units * 64);
+  const unsigned blocks = static_cast<unsigned>(g.units * kPackedRows);
   PackWeightsKernel<T, 1><<<blocks, kPackThreads, 0, call.stream>>>(p);
   return cudaGetLastError();
 }
