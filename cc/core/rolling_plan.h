@@ -131,6 +131,25 @@ struct RollingTileRing {
   }
 };
 
+// A source row in words of four bytes, one column of float32 or two of 16 bits: unit u is 32 words.
+template <int ELEMENT_BYTES>
+struct RollingWords {
+  static constexpr int kColumns = 4 / ELEMENT_BYTES;
+  TRANSCONV_HOST_DEVICE static constexpr int ColumnOf(int unit, int lane) {
+    return kColumns * (32 * unit + lane);
+  }
+  TRANSCONV_HOST_DEVICE static constexpr int Units(int columns) {
+    return (columns + 32 * kColumns - 1) / (32 * kColumns);
+  }
+};
+// How many columns earlier a strip has to begin that needs columns from `first` on, so that words
+// are aligned; negative where rows are no whole number of words.
+inline int RollingSkew(int64_t first, int64_t source, int element_bytes) {
+  const int64_t columns = 4 / element_bytes;
+  if (source % columns != 0) return -1;
+  return static_cast<int>(first - FloorDiv(first, columns) * columns);
+}
+
 // Bytes between parts of that ring, for rows of `columns` cells.
 struct RollingTilePitch {
   int chunk, row, item;

@@ -129,13 +129,16 @@ std::vector<double> Pack(const Data& d, const RollingTaps& taps, int group, int 
 }
 
 // One block's shared memory and its matrix instructions.
-template <int N, int HALVES>
+template <int N, int HALVES, int ELEMENT>
 struct Block {
   using Ring = transconv::RollingTileRing<N, HALVES>;
+  using Words = transconv::RollingWords<ELEMENT>;
   const Data& d;
   const RollingTaps taps;
   const int group, origin;  // first target column
-  const int columns = N + taps.w - 1;
+  const bool ahead;         // loads words
+  const int skew;
+  const int columns = N + taps.w - 1 + skew;
   const transconv::RollingTilePitch pitch = transconv::RollingTilePitch::Of(columns, Ring::kChunks);
   // By 16-bit element; what is never written must never matter.
   std::vector<double> shared =
@@ -148,10 +151,27 @@ struct Block {
     for (int k = 0; k < 8; ++k) {
       shared.at(static_cast<size_t>(at / 2 + k)) =
           d.Source(walk.image, group, 8 * chunk + k, 2 * walk.item + row + d.h.first,
-                   origin + column + d.w.first);
+                   origin + column + d.w.first - skew);
+    }
+  }
+  // Words of a row, each wholly inside of it or outside.
+  void ProduceAhead(const RollingWalk& walk, int slot) {
+    for (int i = 0; i < 8 * 32 * Words::Units(columns); ++i) {
+      const int lane = i % 32, warp = i / 32 % 8, unit = i / 256;
+      const int column = Words::ColumnOf(unit, lane);
+      const int64_t x = origin + d.w.first - skew + column;
+      if (x >= 0 && x < d.w.source &&
+          (x % Words::kColumns != 0 || x + Words::kColumns > d.w.source)) {
+        Fail("a word is not aligned or crosses a row's end");
+      }
+      if (x < 0 && x + Words::kColumns > 0) Fail("a word crosses a row's start");
+      for (int j = column; j < column + Words::kColumns; ++j) {
+        if (j < columns) Store(walk, slot, Ring::FirstRow(warp), Ring::ChunkOf(warp), j);
+      }
     }
   }
   void Produce(const RollingWalk& walk, int slot) {
+    if (ahead) return ProduceAhead(walk, slot);
     for (int warp = 0; warp < 8; ++warp) {
       const int chunk = Ring::ChunkOf(warp);
       for (int lane = 0; lane < 32; ++lane) {
@@ -178,7 +198,8 @@ struct Block {
       for (int x = 0; x < taps.w; ++x, tap += 2048) {
         for (int s = 0; s < 2 * HALVES; ++s) {
           const int a = tap + s * slab + row % 8 * 16 + row / 8 * 128;
-          const int b = start + x * 16 + 2 * s * pitch.chunk + column % 8 * 16 + column / 8 * 128;
+          const int b =
+              start + (skew + x) * 16 + 2 * s * pitch.chunk + column % 8 * 16 + column / 8 * 128;
           for (int k = 0; k < 16; ++k) {
             sum += packed.at(static_cast<size_t>((a + k / 8 * 1024 + k % 8 * 2) / 2)) *
                    shared.at(static_cast<size_t>((b + k / 8 * pitch.chunk + k % 8 * 2) / 2));
@@ -191,11 +212,11 @@ struct Block {
 };
 
 // Returns how many targets were checked.
-template <int N, int HALVES>
-int CheckTile(const Problem& q, transconv::Pass pass, int element, bool stacked, int shares,
+template <int N, int HALVES, int ELEMENT>
+int CheckTile(const Problem& q, transconv::Pass pass, bool stacked, int shares,
               std::mt19937* random) {
   const Data d(q, pass, random);
-  const auto strips = transconv::RollingStrips::Of(d.w.target, element, HALVES);
+  const auto strips = transconv::RollingStrips::Of(d.w.target, ELEMENT, HALVES);
   if (strips.n != N || d.h.target < 1) return 0;
   const RollingTaps taps{stacked, static_cast<int>(q.h.kernel), static_cast<int>(q.w.kernel)};
   const int block_channels = stacked ? transconv::kStackChannels : transconv::kPackedRows;
@@ -203,6 +224,8 @@ int CheckTile(const Problem& q, transconv::Pass pass, int element, bool stacked,
   const int pairs = static_cast<int>((d.h.target + 1) / 2);
   const int64_t steps = q.batch * pairs;
   shares = static_cast<int>(std::min<int64_t>(shares, steps));
+  const int skew = transconv::RollingSkew(d.w.first - strips.lead, d.w.source, ELEMENT);
+  const bool ahead = HALVES == 1 && skew >= 0 && (*random)() % 4 != 0;
   std::vector<int> seen(static_cast<size_t>(q.batch * d.groups * d.m * d.h.target * d.w.target));
   for (int unit = 0; unit < d.groups * blocks; ++unit) {
     const int group = unit / blocks, block = unit % blocks;
@@ -212,7 +235,8 @@ int CheckTile(const Problem& q, transconv::Pass pass, int element, bool stacked,
       const int share = index / static_cast<int>(strips.count);
       const int first = transconv::RollingShare(steps, shares, share);
       const int count = transconv::RollingShare(steps, shares, share + 1) - first;
-      Block<N, HALVES> b{d, taps, group, strip * strips.width - strips.lead};
+      Block<N, HALVES, ELEMENT> b{
+          d, taps, group, strip * strips.width - strips.lead, ahead, ahead ? skew : 0};
       int slot = 0, image = first / pairs, pair = first % pairs, step = 0;
       for (RollingWalk walk(pairs, first, count); walk.more;) {
         const RollingWalk now = walk;
@@ -279,15 +303,20 @@ int main() {
     q.w = MakeAxis(pick(1, 60), pick(1, 6), pick(-1, 2), pick(-9, -2));
     const int target = stacked ? pick(1, 32) : pick(33, 70), shares = pick(1, 4);
     channels(8 * pick(1, 4), target, true);
-    checked += CheckTile<136, 1>(q, kForward, 4, stacked, shares, &random);
-    checked += CheckTile<144, 1>(q, kForward, 2, stacked, shares, &random);
+    checked += CheckTile<136, 1, 4>(q, kForward, stacked, shares, &random);
+    checked += CheckTile<144, 1, 2>(q, kForward, stacked, shares, &random);
     channels(8 * pick(5, 8), target, false);
-    checked += CheckTile<136, 2>(q, kGradInput, 4, stacked, shares, &random);
+    checked += CheckTile<136, 2, 4>(q, kGradInput, stacked, shares, &random);
     q.w = MakeAxis(8 * pick(1, 18), 3, pick(-1, 1), 0);  // an odd crop and an even pitch
     q.w.out = q.w.in;
-    checked += CheckTile<128, 2>(q, kGradInput, 4, stacked, shares, &random);
+    checked += CheckTile<128, 2, 4>(q, kGradInput, stacked, shares, &random);
     channels(8 * pick(1, 4), target, true);
-    checked += CheckTile<128, 1>(q, kForward, 4, stacked, shares, &random);
+    checked += CheckTile<128, 1, 4>(q, kForward, stacked, shares, &random);
+    q.w.crop_lo = pick(-1, 2);
+    checked += CheckTile<128, 1, 2>(q, kForward, stacked, shares, &random);
+    checked += CheckTile<144, 1, 2>(q, kForward, stacked, shares, &random);
+    q.w = MakeAxis(2 * pick(1, 60), pick(1, 6), pick(-1, 2), pick(-9, -2));  // words of x
+    checked += CheckTile<144, 1, 2>(q, kForward, stacked, shares, &random);
   }
   std::printf("rolling_tile_test: %d targets\n", checked);
   return 0;

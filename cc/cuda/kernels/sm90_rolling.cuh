@@ -2,7 +2,8 @@
 // (core/rolling_plan.h), while all weights of a block of 64 target channels stay there.
 //
 //     8 producer warps   load an item, two source rows of all channels, convert it to 16 bits and
-//                        store it as cells; every row is read and converted once
+//                        store it as cells; every row is read and converted once. Up to 32
+//                        channels leave shared memory for what is loaded ahead
 //     8 consumer warps   two warpgroups, a target row each, or pairs in turns (RollingTaps): for
 //                        every tap and 16 channels one matrix instruction, whose pixel operand
 //                        starts at the tap's cell; then the rows leave as in
@@ -18,6 +19,7 @@
 #include "core/pack_order.h"
 #include "core/rolling_plan.h"
 #include "cuda/kernels/rolling_item.cuh"
+#include "cuda/kernels/sm90_rolling_ahead.cuh"
 #include "cuda/kernels/sm90_rolling_gather.cuh"
 #include "cuda/kernels/sm90_rolling_params.cuh"
 #include "cuda/kernels/store_rows.cuh"
@@ -112,7 +114,7 @@ struct Consumer {
   __device__ __forceinline__ void Multiply(float (&sum)[N / 2], int slot, int next) const {
     const RollingTilePitch pitch = RollingTilePitch::Of(p.columns, Ring::kChunks);
     const uint64_t a = wgmma::Descriptor(1024, 128) | (weights >> 4);
-    const uint64_t b = wgmma::Descriptor(pitch.chunk, 128) | (ring >> 4);
+    const uint64_t b = wgmma::Descriptor(pitch.chunk, 128) | ((ring + 16 * p.skew) >> 4);
     const int first = p.stacked ? 0 : group;
     const uint32_t slab = p.rows_h * p.taps_w * (kTapBytes >> 4);
 #pragma unroll
@@ -192,6 +194,13 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   __syncthreads();
   if (warp < kProducerWarps) {
+    if constexpr (HALVES == 1) {
+      if (p.raw_at > 0) {
+        ProducerAhead<T, N>(p, control, ring, base + static_cast<uint32_t>(p.raw_at), warp, lane)
+            .Run();
+        return;
+      }
+    }
     Producer<T, N, HALVES>(p, control, ring, warp, lane).Run();
   } else {
     const int consumer = warp - kProducerWarps;

@@ -167,6 +167,48 @@ struct Producer {
     if (lane == 0) ptx::BarrierArrive(ptx::SharedAddress(&control.full[slot]));
   }
 
+  // Where a producer stands.
+  struct State {
+    float scale = ScaleOf(kMinExponent);
+    int slot = 0;
+    uint32_t parity = 1;
+    __device__ __forceinline__ void Advance() {
+      if (++slot == kRollingSlots) {
+        slot = 0;
+        parity ^= 1;
+      }
+    }
+  };
+
+  // Publishes the walk's item, whose largest scaled magnitudes were these, in the scale it needs.
+  __device__ __forceinline__ void Finish(const RollingWalk& walk, uint32_t largest,
+                                         State* state) const {
+    if constexpr (kScaled) {
+      largest = MaxOfAll(max(largest & 0xffffu, largest >> 16), control.exchange[state->slot]);
+      // Nothing is summed across items, so a scale may become finer at any; but an item of real
+      // zeros would be loaded again for nothing.
+      const bool may_fall = largest != 0 || walk.first || walk.item % kZeroItems == 0;
+      if (LeavesWindow(largest, may_fall)) {
+        const Item now = ItemOf(walk);
+        const Item before = walk.first ? now : ItemOf(walk.image, walk.item - 1, true);
+        const float needed = Needed(*this, now, before, state->scale);
+        if (needed != state->scale) {
+          state->scale = needed;
+          if (!walk.first) {
+            // The step of the item before has to be done with its rows in the new scale.
+            Fill(*this, before, state->slot, needed);
+            Publish(state->slot, needed, true, false);
+            state->Advance();
+            ptx::BarrierWait(ptx::SharedAddress(&control.empty[state->slot]), state->parity);
+          }
+          Fill(*this, now, state->slot, needed);
+        }
+      }
+    }
+    Publish(state->slot, state->scale, walk.first, walk.last());
+    state->Advance();
+  }
+
   __device__ void Run() {
     RollingWalk walk(p.pairs, control.work.first_step, control.work.steps);
     const int first_row = Ring::FirstRow(warp);
@@ -174,17 +216,9 @@ struct Producer {
     Raw v[Ring::kUnits][8], tail[8];
 #pragma unroll
     for (int i = 0; i < Ring::kUnits; ++i) Gather(v[i], SourceOf(item, first_row), i);
-    float scale = ScaleOf(kMinExponent);
-    int slot = 0;
-    uint32_t parity = 1;
-    const auto advance = [&] {
-      if (++slot == kRollingSlots) {
-        slot = 0;
-        parity ^= 1;
-      }
-    };
+    State state;
     while (walk.more) {
-      ptx::BarrierWait(ptx::SharedAddress(&control.empty[slot]), parity);
+      ptx::BarrierWait(ptx::SharedAddress(&control.empty[state.slot]), state.parity);
       GatherTail(tail, item);
       uint32_t largest = 0;
 #pragma unroll 1
@@ -196,38 +230,15 @@ struct Producer {
           item = ItemOf(ahead);
         }
         const Source from = SourceOf(item, last ? first_row : first_row + r + 1);
-        const uint32_t to = TargetOf(slot, first_row + r, lane);
+        const uint32_t to = TargetOf(state.slot, first_row + r, lane);
 #pragma unroll
         for (int i = 0; i < Ring::kUnits; ++i) {
-          largest = Put(v[i], to + 512 * i, scale, largest);
+          largest = Put(v[i], to + 512 * i, state.scale, largest);
           Gather(v[i], from, i);
         }
       }
-      largest = PutTail(tail, slot, scale, largest);
-      if constexpr (kScaled) {
-        largest = MaxOfAll(max(largest & 0xffffu, largest >> 16), control.exchange[slot]);
-        // Nothing is summed across items, so a scale may become finer at any; but an item of real
-        // zeros would be loaded again for nothing.
-        const bool may_fall = largest != 0 || walk.first || walk.item % kZeroItems == 0;
-        if (LeavesWindow(largest, may_fall)) {
-          const Item now = ItemOf(walk);
-          const Item before = walk.first ? now : ItemOf(walk.image, walk.item - 1, true);
-          const float needed = Needed(*this, now, before, scale);
-          if (needed != scale) {
-            scale = needed;
-            if (!walk.first) {
-              // The step of the item before has to be done with its rows in the new scale.
-              Fill(*this, before, slot, scale);
-              Publish(slot, scale, true, false);
-              advance();
-              ptx::BarrierWait(ptx::SharedAddress(&control.empty[slot]), parity);
-            }
-            Fill(*this, now, slot, scale);
-          }
-        }
-      }
-      Publish(slot, scale, walk.first, walk.last());
-      advance();
+      largest = PutTail(tail, state.slot, state.scale, largest);
+      Finish(walk, largest, &state);
       walk.Next(p.pairs);
     }
   }

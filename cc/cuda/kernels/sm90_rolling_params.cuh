@@ -14,6 +14,7 @@ constexpr int kProducers = 32 * kProducerWarps;
 constexpr int kThreads = kProducers + 32 * kConsumerWarps;
 constexpr int kTapBytes = 64 * 16 * 2;  // packed weights of one tap and 16 channels
 constexpr int kZeroItems = 8;           // how often an item that scaled to zeros is looked at again
+constexpr int kAhead = 6;               // units that a warp loads ahead, where there is memory
 constexpr int kControlBytes = 512;
 
 struct RollingParams {
@@ -33,7 +34,9 @@ struct RollingParams {
   int rows_h, taps_w;  // of packed taps
   int strips, shares, strip, lead;
   int columns;  // cells of a source row
+  int skew;     // of those, how many precede the first that a target needs
   int weight_bytes, ring_at, staging_at, staging_pitch;
+  int raw_at;  // of what is loaded ahead; 0: nothing is
 };
 
 // What a block works on: blockIdx.x = (share * strips + strip) * units + unit.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <utility>
 
 #include "core/geometry.h"
 #include "core/pack_order.h"
@@ -20,8 +21,8 @@ struct Programme {
   int n, halves;
   RollingTaps taps;
   int m_per_group, k_per_group, m_blocks, units;
-  int pairs, strips, shares, strip, lead, columns;
-  int weight_bytes, ring_at, staging_at, staging_pitch, shared_bytes;
+  int pairs, strips, shares, strip, lead, columns, skew;
+  int weight_bytes, ring_at, staging_at, staging_pitch, raw_at, shared_bytes;
   int64_t packed_bytes, workspace_bytes;
 };
 
@@ -63,19 +64,27 @@ inline const char* Choose(const Problem& q, Pass pass, DType dtype, Programme* r
   g.shares = static_cast<int>(std::clamp<int64_t>(kSm90Blocks / (strips * units), 1, steps));
 
   const auto align = [](int bytes) { return (bytes + 127) / 128 * 128; };
-  const int ring = kRollingSlots * RollingTilePitch::Of(g.columns, 4 * g.halves).item;
   g.staging_pitch = StagingPitch(g.n, element);
-  // Stacked where half of the operand's rows would be empty, and its taps fit.
-  for (const bool stacked : {true, false}) {
-    if (stacked && m > kStackChannels) continue;
+  const int staging = kConsumerWarps * 8 * g.staging_pitch * element;
+  // Stacked where half of the operand's rows would be empty, and loaded ahead, where that fits.
+  const int skew = RollingSkew(w.first - g.lead, w.source, element);
+  const bool words = g.halves == 1 && skew >= 0 && g.columns + skew <= most;
+  constexpr int kRaw = kProducerWarps * kAhead * kCellBytes;
+  for (const auto& [stacked, ahead] :
+       {std::pair{true, true}, {true, false}, {false, true}, {false, false}}) {
+    if ((stacked && m > kStackChannels) || (ahead && !words)) continue;
     g.taps = {stacked, static_cast<int>(q.h.kernel), static_cast<int>(q.w.kernel)};
+    g.skew = ahead ? skew : 0;
+    const int pitch = RollingTilePitch::Of(g.columns + g.skew, 4 * g.halves).item;
     g.weight_bytes = g.taps.count() * 2 * g.halves * kTapBytes;
     g.ring_at = align(kControlBytes + g.weight_bytes);
-    g.staging_at = align(g.ring_at + ring);
-    g.shared_bytes = g.staging_at + kConsumerWarps * 8 * g.staging_pitch * element;
+    g.staging_at = align(g.ring_at + kRollingSlots * pitch);
+    g.raw_at = ahead ? align(g.staging_at + staging) : 0;
+    g.shared_bytes = ahead ? g.raw_at + kRaw : g.staging_at + staging;
     if (g.shared_bytes <= kSm90SharedBytes) break;
   }
   if (g.shared_bytes > kSm90SharedBytes) return "weights and rows exceed shared memory";
+  g.columns += g.skew;
   g.packed_bytes = CeilDiv(units * g.weight_bytes, 256) * 256;
   g.workspace_bytes = g.packed_bytes + (dtype == DType::kF32 ? 4 * q.groups * m : 0);
   *result = g;
@@ -102,7 +111,7 @@ inline RollingParams ParamsOf(const Call& call, const Programme& g) {
   p.target_h = static_cast<int>(h.target);
   p.target_w = static_cast<int>(w.target);
   p.first_row = static_cast<int>(h.first);
-  p.first_column = static_cast<int>(w.first);
+  p.first_column = static_cast<int>(w.first) - g.skew;
   p.batch = static_cast<int>(q.batch);
   p.pairs = g.pairs;
   p.groups = static_cast<int>(q.groups);
@@ -117,10 +126,12 @@ inline RollingParams ParamsOf(const Call& call, const Programme& g) {
   p.strip = g.strip;
   p.lead = g.lead;
   p.columns = g.columns;
+  p.skew = g.skew;
   p.weight_bytes = g.weight_bytes;
   p.ring_at = g.ring_at;
   p.staging_at = g.staging_at;
   p.staging_pitch = g.staging_pitch;
+  p.raw_at = g.raw_at;
   return p;
 }
 
