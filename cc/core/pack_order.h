@@ -7,26 +7,43 @@
 namespace transconv {
 
 constexpr int kPackedRows = 64;     // of one matrix instruction
-constexpr int kStackChannels = 32;  // of a stacked operand
+constexpr int kStackChannels = 32;  // of an operand that has its channels twice
 
-// A row of all blocks' rows. It is one target channel; or operands are stacked: 32 target channels,
-// and again the same 32, whose taps begin `stack` taps later. Where taps are whole rows of the
-// kernel, `stack` taps are one of these, so that the two halves are neighbouring target rows that
-// read the same source.
+// A row of all blocks' rows, where blocks are of 64 target channels, or of 32 that an operand has
+// twice:
+//
+//     stacked   the second time their taps begin `stack` taps later. Where taps are whole rows of
+//               the kernel and `stack` is one of these, the two halves are neighbouring target
+//               rows that read the same source
+//     split     first the weights' high parts, then their low parts
 struct PackedRow {
   int block, row;
   int channel;  // of the group
   int shift;
-  // `stack` is 0 where operands are not stacked.
-  TRANSCONV_HOST_DEVICE PackedRow(int index, int stack)
+  bool second;
+  // `channels` are those of a block.
+  TRANSCONV_HOST_DEVICE PackedRow(int index, int channels, int stack)
       : block(index / kPackedRows),
         row(index % kPackedRows),
-        channel(stack > 0 ? block * kStackChannels + row % kStackChannels : index),
-        shift(stack > 0 && row >= kStackChannels ? stack : 0) {}
+        channel(block * channels + row % channels),
+        shift(row >= channels ? stack : 0),
+        second(row >= channels) {}
   // Which of the kernel's `taps` packed tap t is; negative if it is none and the weight is zero.
   TRANSCONV_HOST_DEVICE int TapOf(int t, int taps) const {
     const int tap = t - shift;
     return tap < taps ? tap : -1;
+  }
+};
+
+// Where a row of a tap's 16 channels lies: [chunk of 8 channels][row][8], in bytes. A split operand
+// has 32 rows of zeros before it, so that the operand 32 rows earlier is those and the high parts.
+template <bool SPLIT>
+struct PackedTap {
+  static constexpr int kFirst = SPLIT ? kStackChannels * 16 : 0;  // of the operand
+  static constexpr int kChunk = kFirst + kPackedRows * 16;
+  static constexpr int kBytes = 2 * kChunk;
+  TRANSCONV_HOST_DEVICE static constexpr int RowAt(int chunk, int row) {
+    return chunk * kChunk + kFirst + row * 16;
   }
 };
 

@@ -57,6 +57,13 @@ void CheckStrips() {
   }
 }
 
+// As float16 takes a number with three products: the high part, and the low part times 2^11.
+struct Parts {
+  double high, low;
+  explicit Parts(double v) : high(std::round(256.0 * v) / 256.0), low(2048.0 * (v - high)) {}
+};
+enum class Form { kPlain, kStacked, kSplit };
+
 // One pass of a problem: what it reads, and what it should write.
 struct Data {
   const Problem& q;
@@ -90,14 +97,18 @@ struct Data {
     const int64_t place = in * (forward ? m : k) + (forward ? to : from);
     return weight[static_cast<size_t>(place * q.taps() + tap)];
   }
-  double Want(int64_t n, int group, int channel, int64_t t, int64_t u) const {
+  // `split`: without the products of two low parts.
+  double Want(bool split, int64_t n, int group, int channel, int64_t t, int64_t u) const {
     double sum = 0.0;
     for (int c = 0; c < k; ++c) {
       for (int64_t y = 0; y < q.h.kernel; ++y) {
         for (int64_t x = 0; x < q.w.kernel; ++x) {
           const int64_t sy = forward ? t + q.h.crop_lo - y : t - q.h.crop_lo + y;
           const int64_t sx = forward ? u + q.w.crop_lo - x : u - q.w.crop_lo + x;
-          sum += Source(n, group, c, sy, sx) * Weight(group, c, channel, y * q.w.kernel + x);
+          const double a = Source(n, group, c, sy, sx);
+          const double b = Weight(group, c, channel, y * q.w.kernel + x);
+          sum += a * b;
+          if (split) sum -= Parts(a).low * Parts(b).low / (2048.0 * 2048.0);
         }
       }
     }
@@ -106,12 +117,15 @@ struct Data {
 };
 
 // By 16-bit element, as kernels/pack_weights.cuh writes one block of rows.
+template <bool SPLIT>
 std::vector<double> Pack(const Data& d, const RollingTaps& taps, int group, int block, int slabs) {
+  using Tap = transconv::PackedTap<SPLIT>;
   const int count = static_cast<int>(d.q.taps());
-  std::vector<double> packed(static_cast<size_t>(slabs * taps.count() * 64 * 16),
+  const int channels = SPLIT || taps.stacked ? transconv::kStackChannels : transconv::kPackedRows;
+  std::vector<double> packed(static_cast<size_t>(slabs * taps.count() * Tap::kBytes / 2),
                              std::numeric_limits<double>::quiet_NaN());
   for (int row = 0; row < transconv::kPackedRows; ++row) {
-    const PackedRow own(block * transconv::kPackedRows + row, taps.shift());
+    const PackedRow own(block * transconv::kPackedRows + row, channels, taps.shift());
     if (own.block != block || own.row != row) Fail("a row is packed elsewhere");
     for (int i = 0; i < slabs * taps.count() * 16; ++i) {
       const int k = i % 16, t = i / 16 % taps.count(), slab = i / 16 / taps.count();
@@ -121,15 +135,17 @@ std::vector<double> Pack(const Data& d, const RollingTaps& taps, int group, int 
         const int64_t y = d.h.TapAt(tap / taps.w), x = d.w.TapAt(tap % taps.w);
         v = d.Weight(group, channel, own.channel, y * taps.w + x);
       }
-      const int at = (slab * taps.count() + t) * 2048 + k / 8 * 1024 + row * 16 + k % 8 * 2;
-      packed[static_cast<size_t>(at / 2)] = v;
+      if (SPLIT) v = own.second ? Parts(v).low : Parts(v).high;
+      const int at = (slab * taps.count() + t) * Tap::kBytes + Tap::RowAt(k / 8, row) + k % 8 * 2;
+      packed.at(static_cast<size_t>(at / 2)) = v;
+      if (SPLIT && !own.second) packed.at(static_cast<size_t>((at - Tap::kFirst) / 2)) = 0.0;
     }
   }
   return packed;
 }
 
 // One block's shared memory and its matrix instructions.
-template <int N, int HALVES, int ELEMENT>
+template <int N, int HALVES, int ELEMENT, bool SPLIT>
 struct Block {
   using Ring = transconv::RollingTileRing<N, HALVES>;
   using Words = transconv::RollingWords<ELEMENT>;
@@ -139,7 +155,8 @@ struct Block {
   const bool ahead;         // loads words
   const int skew;
   const int columns = N + taps.w - 1 + skew;
-  const transconv::RollingTilePitch pitch = transconv::RollingTilePitch::Of(columns, Ring::kChunks);
+  const transconv::RollingTilePitch pitch =
+      transconv::RollingTilePitch::Of(columns, Ring::kChunks*(SPLIT ? 2 : 1));
   // By 16-bit element; what is never written must never matter.
   std::vector<double> shared =
       std::vector<double>(static_cast<size_t>(transconv::kRollingSlots * pitch.item / 2),
@@ -149,9 +166,12 @@ struct Block {
     const int at = slot * pitch.item + row * pitch.row + chunk * pitch.chunk + column * 16;
     if (column >= columns) Fail("a cell lies outside its row");
     for (int k = 0; k < 8; ++k) {
-      shared.at(static_cast<size_t>(at / 2 + k)) =
-          d.Source(walk.image, group, 8 * chunk + k, 2 * walk.item + row + d.h.first,
-                   origin + column + d.w.first - skew);
+      const double v = d.Source(walk.image, group, 8 * chunk + k, 2 * walk.item + row + d.h.first,
+                                origin + column + d.w.first - skew);
+      shared.at(static_cast<size_t>(at / 2 + k)) = SPLIT ? Parts(v).high : v;
+      if (SPLIT) {
+        shared.at(static_cast<size_t>((at + Ring::kChunks * pitch.chunk) / 2 + k)) = Parts(v).low;
+      }
     }
   }
   // Words of a row, each wholly inside of it or outside.
@@ -189,21 +209,28 @@ struct Block {
   // primitives/wgmma.cuh.
   double Sum(const std::vector<double>& packed, int warpgroup, int slot, int next, int row,
              int column) const {
-    const int slab = taps.count() * 2048;
+    using Tap = transconv::PackedTap<SPLIT>;
+    const auto product = [&](int a, int b) {
+      a += row % 8 * 16 + row / 8 * 128;
+      b += column % 8 * 16 + column / 8 * 128;
+      double sum = 0.0;
+      for (int k = 0; k < 16; ++k) {
+        sum += packed.at(static_cast<size_t>((a + k / 8 * Tap::kChunk + k % 8 * 2) / 2)) *
+               shared.at(static_cast<size_t>((b + k / 8 * pitch.chunk + k % 8 * 2) / 2));
+      }
+      return sum;
+    };
+    const int slab = taps.count() * Tap::kBytes;
     double sum = 0.0;
     int tap = 0;
     for (int y = 0; y < taps.rows(); ++y) {
       const int from = (taps.stacked ? 0 : warpgroup) + y;
       const int start = (from < 2 ? slot : next) * pitch.item + from % 2 * pitch.row;
-      for (int x = 0; x < taps.w; ++x, tap += 2048) {
+      for (int x = 0; x < taps.w; ++x, tap += Tap::kBytes) {
         for (int s = 0; s < 2 * HALVES; ++s) {
-          const int a = tap + s * slab + row % 8 * 16 + row / 8 * 128;
-          const int b =
-              start + (skew + x) * 16 + 2 * s * pitch.chunk + column % 8 * 16 + column / 8 * 128;
-          for (int k = 0; k < 16; ++k) {
-            sum += packed.at(static_cast<size_t>((a + k / 8 * 1024 + k % 8 * 2) / 2)) *
-                   shared.at(static_cast<size_t>((b + k / 8 * pitch.chunk + k % 8 * 2) / 2));
-          }
+          const int a = tap + s * slab, b = start + (skew + x) * 16 + 2 * s * pitch.chunk;
+          sum += product(a + Tap::kFirst, b);
+          if (SPLIT) sum += product(a, b + Ring::kChunks * pitch.chunk);
         }
       }
     }
@@ -212,30 +239,30 @@ struct Block {
 };
 
 // Returns how many targets were checked.
-template <int N, int HALVES, int ELEMENT>
-int CheckTile(const Problem& q, transconv::Pass pass, bool stacked, int shares,
-              std::mt19937* random) {
+template <int N, int HALVES, int ELEMENT, Form FORM>
+int CheckForm(const Problem& q, transconv::Pass pass, int shares, std::mt19937* random) {
+  constexpr bool stacked = FORM == Form::kStacked, split = FORM == Form::kSplit;
   const Data d(q, pass, random);
   const auto strips = transconv::RollingStrips::Of(d.w.target, ELEMENT, HALVES);
   if (strips.n != N || d.h.target < 1) return 0;
   const RollingTaps taps{stacked, static_cast<int>(q.h.kernel), static_cast<int>(q.w.kernel)};
-  const int block_channels = stacked ? transconv::kStackChannels : transconv::kPackedRows;
+  const int block_channels = stacked || split ? transconv::kStackChannels : transconv::kPackedRows;
   const int blocks = (d.m + block_channels - 1) / block_channels;
   const int pairs = static_cast<int>((d.h.target + 1) / 2);
   const int64_t steps = q.batch * pairs;
   shares = static_cast<int>(std::min<int64_t>(shares, steps));
   const int skew = transconv::RollingSkew(d.w.first - strips.lead, d.w.source, ELEMENT);
-  const bool ahead = HALVES == 1 && skew >= 0 && (*random)() % 4 != 0;
+  const bool ahead = HALVES == 1 && skew >= 0 && (split || (*random)() % 4 != 0);
   std::vector<int> seen(static_cast<size_t>(q.batch * d.groups * d.m * d.h.target * d.w.target));
   for (int unit = 0; unit < d.groups * blocks; ++unit) {
     const int group = unit / blocks, block = unit % blocks;
-    const std::vector<double> packed = Pack(d, taps, group, block, 2 * HALVES);
+    const std::vector<double> packed = Pack<split>(d, taps, group, block, 2 * HALVES);
     for (int index = 0; index < strips.count * shares; ++index) {
       const int strip = index % static_cast<int>(strips.count);
       const int share = index / static_cast<int>(strips.count);
       const int first = transconv::RollingShare(steps, shares, share);
       const int count = transconv::RollingShare(steps, shares, share + 1) - first;
-      Block<N, HALVES, ELEMENT> b{
+      Block<N, HALVES, ELEMENT, split> b{
           d, taps, group, strip * strips.width - strips.lead, ahead, ahead ? skew : 0};
       int slot = 0, image = first / pairs, pair = first % pairs, step = 0;
       for (RollingWalk walk(pairs, first, count); walk.more;) {
@@ -247,17 +274,20 @@ int CheckTile(const Problem& q, transconv::Pass pass, bool stacked, int shares,
           b.Produce(walk, next);
           for (int i = 0; i < 128; ++i) {
             const int warpgroup = i / 64, warp = i / 16 % 4;
+            // Two warps join what they have of the same channels.
+            if (split && warp >= 2) continue;
             if (!RollingTaps::Takes(stacked, warpgroup, step)) continue;
             const int row = RollingTaps::RowOf(stacked, warpgroup, warp);
             const int channel =
-                block * block_channels + RollingTaps::ChannelOf(stacked, warp) + i % 16;
+                block * block_channels + RollingTaps::ChannelOf(stacked || split, warp) + i % 16;
             const int64_t t = 2 * pair + row;
             if (t >= d.h.target || channel >= d.m) continue;
             for (int column = 0; column < N; ++column) {
               const int64_t u = b.origin + column;
               if (u < 0 || u >= d.w.target) continue;
-              const double sum = b.Sum(packed, warpgroup, slot, next, i % 64, column);
-              const double want = d.Want(image, group, channel, t, u);
+              double sum = b.Sum(packed, warpgroup, slot, next, i % 64, column);
+              if (split) sum += b.Sum(packed, warpgroup, slot, next, i % 64 + 32, column) / 2048.0;
+              const double want = d.Want(split, image, group, channel, t, u);
               if (!(std::fabs(sum - want) < 1e-9)) Fail("a target is wrong");
               const int64_t plane = (image * d.groups + group) * d.m + channel;
               ++seen[static_cast<size_t>((plane * d.h.target + t) * d.w.target + u)];
@@ -278,6 +308,17 @@ int CheckTile(const Problem& q, transconv::Pass pass, bool stacked, int shares,
     if (n == 0) Fail("a target is not computed");
   }
   return static_cast<int>(seen.size());
+}
+
+template <int N, int HALVES, int ELEMENT>
+int CheckTile(const Problem& q, transconv::Pass pass, bool stacked, int shares,
+              std::mt19937* random) {
+  if (!stacked) return CheckForm<N, HALVES, ELEMENT, Form::kPlain>(q, pass, shares, random);
+  int checked = CheckForm<N, HALVES, ELEMENT, Form::kStacked>(q, pass, shares, random);
+  if constexpr (HALVES == 1 && ELEMENT == 4) {
+    checked += CheckForm<N, HALVES, ELEMENT, Form::kSplit>(q, pass, shares, random);
+  }
+  return checked;
 }
 
 }  // namespace

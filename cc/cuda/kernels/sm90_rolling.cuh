@@ -10,7 +10,8 @@
 //                        kernels/store_rows.cuh
 //
 // float32 is multiplied in float16 with a block exponent (primitives/operand.cuh). Data that leaves
-// its window starts a new segment with another exponent, from the item before on.
+// its window starts a new segment with another exponent, from the item before on. With three
+// products, cells have a low part too, and the operand's other 32 rows are the weights' low parts.
 #ifndef TRANSCONV_CUDA_KERNELS_SM90_ROLLING_CUH_
 #define TRANSCONV_CUDA_KERNELS_SM90_ROLLING_CUH_
 
@@ -29,7 +30,9 @@
 
 namespace transconv::cuda::sm90_rolling {
 
-template <typename T, int N, int HALVES>
+constexpr int kJoinBarrier = 2;  // the first of four
+
+template <typename T, int N, int HALVES, int PRODUCTS>
 struct Consumer {
   using Operand = typename Element<T>::Operand;
   using Ring = RollingTileRing<N, HALVES>;
@@ -48,6 +51,7 @@ struct Consumer {
   };
   // Of the warp's sixteen, in their group.
   __device__ __forceinline__ int FirstChannel() const {
+    if constexpr (PRODUCTS == 3) return RollingTaps::ChannelOf(true, warp);
     return control.work.m_block * (p.stacked ? kStackChannels : kPackedRows) +
            RollingTaps::ChannelOf(p.stacked, warp);
   }
@@ -55,7 +59,7 @@ struct Consumer {
     Channels own;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int m = FirstChannel() + half * 8 + lane / 4;
+      const int m = FirstChannel() + (PRODUCTS == 3 ? warp / 2 : half) * 8 + lane / 4;
       const int64_t channel = static_cast<int64_t>(control.work.group) * p.m_per_group + m;
       const bool exists = m < p.m_per_group;
       own.bias[half] = exists && p.bias != nullptr
@@ -85,9 +89,13 @@ struct Consumer {
       const bool joins = !item.first();
       const bool takes = joins && RollingTaps::Takes(p.stacked, group, step);
       if (takes) {
-        ptx::BarrierWait(ptx::SharedAddress(&control.turn[group]), turn);
-        turn ^= 1;
-        Multiply(sum, slot, next);
+        if constexpr (PRODUCTS == 3) {
+          MultiplyThrice(sum, slot, next);
+        } else {
+          ptx::BarrierWait(ptx::SharedAddress(&control.turn[group]), turn);
+          turn ^= 1;
+          Multiply(sum, slot, next);
+        }
       }
       if (lane == 0 && !released) ptx::BarrierArrive(ptx::SharedAddress(&control.empty[slot]));
       // The step that starts at the next item is the other warpgroup's, where they take turns.
@@ -112,11 +120,12 @@ struct Consumer {
 
   // Source rows from `first` on of two items: those of a target row, or of a pair.
   __device__ __forceinline__ void Multiply(float (&sum)[N / 2], int slot, int next) const {
-    const RollingTilePitch pitch = RollingTilePitch::Of(p.columns, Ring::kChunks);
-    const uint64_t a = wgmma::Descriptor(1024, 128) | (weights >> 4);
+    using Tap = PackedTap<false>;
+    const RollingTilePitch pitch = RollingTilePitch::Of(p.columns, kCellChunks<HALVES, 1>);
+    const uint64_t a = wgmma::Descriptor(Tap::kChunk, 128) | (weights >> 4);
     const uint64_t b = wgmma::Descriptor(pitch.chunk, 128) | ((ring + 16 * p.skew) >> 4);
     const int first = p.stacked ? 0 : group;
-    const uint32_t slab = p.rows_h * p.taps_w * (kTapBytes >> 4);
+    const uint32_t slab = p.rows_h * p.taps_w * (Tap::kBytes >> 4);
 #pragma unroll
     for (int i = 0; i < N / 2; ++i) sum[i] = 0.f;
     wgmma::Pin(sum);
@@ -125,7 +134,7 @@ struct Consumer {
     for (int y = 0; y < p.rows_h; ++y) {
       const int row = first + y;
       const uint32_t at = (row < 2 ? slot : next) * (pitch.item >> 4) + row % 2 * (pitch.row >> 4);
-      for (int x = 0; x < p.taps_w; ++x, tap += kTapBytes >> 4) {
+      for (int x = 0; x < p.taps_w; ++x, tap += Tap::kBytes >> 4) {
         wgmma::Fence();
 #pragma unroll
         for (int k = 0; k < 2 * HALVES; ++k) {
@@ -140,6 +149,71 @@ struct Consumer {
     wgmma::Pin(sum);
   }
 
+  // One target row with three products. The weights are split: rows 0 to 31 of the sums are high
+  // parts by high parts, rows 32 to 63 what has one low part, times kLowScale. Sums of the tensor
+  // cores are cut off, not rounded, so those of a few taps each are added to `sum`.
+  __device__ __forceinline__ void MultiplyThrice(float (&sum)[N / 2], int slot, int next) const {
+    using Tap = PackedTap<true>;
+    const RollingTilePitch pitch = RollingTilePitch::Of(p.columns, kCellChunks<HALVES, 3>);
+    const uint64_t zeros = wgmma::Descriptor(Tap::kChunk, 128) | (weights >> 4);
+    const uint64_t b = wgmma::Descriptor(pitch.chunk, 128) | (ring >> 4);
+    const uint32_t slab = p.rows_h * p.taps_w * (Tap::kBytes >> 4);
+    const uint32_t low = Ring::kChunks * (pitch.chunk >> 4);
+    float part[N / 2];
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i) sum[i] = part[i] = 0.f;
+    for (int y = 0; y < p.rows_h; ++y) {
+      const int row = group + y;
+      const uint32_t at = (row < 2 ? slot : next) * (pitch.item >> 4) + row % 2 * (pitch.row >> 4);
+      for (int k = 0; k < 2 * HALVES; ++k) {
+        const uint64_t a = zeros + (y * p.taps_w * (Tap::kBytes >> 4) + k * slab);
+        const uint64_t cells = b + (at + 2 * k * (pitch.chunk >> 4));
+        for (int begin = 0; begin < p.taps_w; begin += p.chunk_taps) {
+          const int end = min(begin + p.chunk_taps, p.taps_w);
+          wgmma::Pin(part);
+          wgmma::Fence();
+          for (int x = begin; x < end; ++x) {
+            const uint64_t tap = a + static_cast<uint32_t>(x * (Tap::kBytes >> 4));
+            const uint64_t cell = cells + static_cast<uint32_t>(x);
+            wgmma::Fence();
+            wgmma::Multiply<Operand, N>::Run(part, tap + (Tap::kFirst >> 4), cell, x > begin);
+            wgmma::Multiply<Operand, N>::Run(part, tap, cell + low, 1);
+          }
+          wgmma::Commit();
+          wgmma::Wait<0>();
+          wgmma::Pin(part);
+#pragma unroll
+          for (int i = 0; i < N / 2; ++i) sum[i] += part[i];
+        }
+      }
+    }
+  }
+
+  // Joins the high and the low sums of sixteen channels, which two warps have: each gives the other
+  // one half by way of its staging and keeps the other half.
+  __device__ __forceinline__ void Join(const float (&sum)[N / 2], float (&joined)[N / 4]) const {
+    const bool is_low = warp >= 2;
+    float* const own = reinterpret_cast<float*>(staging) + lane;
+    if (lane < 8) ptx::BulkWaitRead<0>();
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < N / 4; ++i) {
+      const float first = sum[4 * (i / 2) + i % 2], second = sum[4 * (i / 2) + 2 + i % 2];
+      joined[i] = is_low ? second : first;
+      own[32 * i] = is_low ? first : second;
+    }
+    const int barrier = kJoinBarrier + 2 * group + warp % 2;
+    ptx::NamedBarrierOf<64>(barrier);
+    const float* const other = own + (is_low ? -2 : 2) * 8 * p.staging_pitch;
+#pragma unroll
+    for (int i = 0; i < N / 4; ++i) {
+      const float v = other[32 * i];
+      joined[i] =
+          is_low ? fmaf(joined[i], 1.f / kLowScale, v) : fmaf(v, 1.f / kLowScale, joined[i]);
+    }
+    ptx::NamedBarrierOf<64>(barrier);  // the other has read what was staged here
+  }
+
   __device__ __forceinline__ void Store(float (&sum)[N / 2], const Channels& own, int image,
                                         int row, int exponent) const {
     if (row >= p.target_h) return;
@@ -148,10 +222,6 @@ struct Consumer {
     const int64_t channel = static_cast<int64_t>(work.group) * p.m_per_group + m;
     // Two factors: their product may leave float32's range.
     const float power = kScaled ? PowerOfTwo(exponent - kTargetExponent) : 1.f;
-    const auto value = [&](int, int half, int i) {
-      return kScaled ? fmaf(sum[i] * own.factor[half], power, own.bias[half])
-                     : sum[i] + own.bias[half];
-    };
     const StripRow strip{image * p.target_batch + channel * p.target_channel +
                              static_cast<int64_t>(row) * p.target_w,
                          p.target_channel,
@@ -164,11 +234,25 @@ struct Consumer {
                          p.strips,
                          p.strip,
                          p.lead};
+    if constexpr (PRODUCTS == 3) {
+      float joined[N / 4];
+      Join(sum, joined);
+      const auto value = [&](int, int i) {
+        return fmaf(joined[i] * own.factor[0], power, own.bias[0]);
+      };
+      StoreStripHalf<T, N, 1>(value, strip, warp / 2, static_cast<T*>(p.target), staging,
+                              p.staging_pitch, lane);
+      return;
+    }
+    const auto value = [&](int, int half, int i) {
+      return kScaled ? fmaf(sum[i] * own.factor[half], power, own.bias[half])
+                     : sum[i] + own.bias[half];
+    };
     StoreStripRow<T, N, 1>(value, strip, static_cast<T*>(p.target), staging, p.staging_pitch, lane);
   }
 };
 
-template <typename T, int N, int HALVES>
+template <typename T, int N, int HALVES, int PRODUCTS>
 __global__ void __launch_bounds__(kThreads, 1)
     RollingTileKernel(const __grid_constant__ RollingParams p) {
   extern __shared__ __align__(1024) uint8_t shared[];
@@ -194,18 +278,23 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   __syncthreads();
   if (warp < kProducerWarps) {
+    if constexpr (PRODUCTS == 3) ptx::RegistersDown<kProducerRegisters>();
     if constexpr (HALVES == 1) {
-      if (p.raw_at > 0) {
-        ProducerAhead<T, N>(p, control, ring, base + static_cast<uint32_t>(p.raw_at), warp, lane)
-            .Run();
+      if (PRODUCTS == 3 || p.raw_at > 0) {
+        const uint32_t raw = base + static_cast<uint32_t>(p.raw_at);
+        ProducerAhead<T, N, PRODUCTS>(p, control, ring, raw, warp, lane).Run();
         return;
       }
     }
-    Producer<T, N, HALVES>(p, control, ring, warp, lane).Run();
+    if constexpr (PRODUCTS == 1) {
+      Producer<T, N, HALVES, 1>(p, control, ring, warp, lane).Run();
+    }
   } else {
+    if constexpr (PRODUCTS == 3) ptx::RegistersUp<kConsumerRegisters>();
     const int consumer = warp - kProducerWarps;
     T* staging = reinterpret_cast<T*>(shared + p.staging_at) + consumer * 8 * p.staging_pitch;
-    Consumer<T, N, HALVES>{p, control, weights, ring, staging, consumer / 4, consumer % 4, lane}
+    Consumer<T, N, HALVES, PRODUCTS>{p,       control,      weights,      ring,
+                                     staging, consumer / 4, consumer % 4, lane}
         .Run();
   }
 }

@@ -3,7 +3,7 @@
 //
 // Loads into registers all share one scoreboard, and the tail of an item waits for its own: once an
 // item everything in flight arrives before anything new is asked for. Copies into a ring of the
-// lane's own are waited for one unit at a time, so that kAhead units are in flight always.
+// lane's own are waited for one unit at a time, so that kUnits are in flight always.
 #ifndef TRANSCONV_CUDA_KERNELS_SM90_ROLLING_AHEAD_CUH_
 #define TRANSCONV_CUDA_KERNELS_SM90_ROLLING_AHEAD_CUH_
 
@@ -18,12 +18,14 @@
 
 namespace transconv::cuda::sm90_rolling {
 
-template <typename T, int N>
-struct ProducerAhead : Producer<T, N, 1> {
-  using Base = Producer<T, N, 1>;
+template <typename T, int N, int PRODUCTS>
+struct ProducerAhead : Producer<T, N, 1, PRODUCTS> {
+  using Base = Producer<T, N, 1, PRODUCTS>;
   using typename Base::Ring;
   using Words = RollingWords<sizeof(T)>;
   using Base::control, Base::lane, Base::p, Base::warp;
+
+  static constexpr int kUnits = kAhead<PRODUCTS>;
 
   const uint32_t raw;        // shared address of this lane's ring
   uint32_t inside_word = 0;  // which words of a row exist for this lane: a bit for each unit
@@ -31,7 +33,7 @@ struct ProducerAhead : Producer<T, N, 1> {
   __device__ ProducerAhead(const RollingParams& p, Control& control, uint32_t ring, uint32_t raw,
                            int warp, int lane)
       : Base(p, control, ring, warp, lane),
-        raw(raw + static_cast<uint32_t>(warp * kAhead * kCellBytes + 4 * lane)) {
+        raw(raw + static_cast<uint32_t>(warp * kUnits * kCellBytes + 4 * lane)) {
     if (8 * Ring::ChunkOf(warp) >= p.k_per_group) return;
     const int column = control.work.column + p.first_column;
     for (int u = 0; u < Words::Units(p.columns); ++u) {
@@ -83,7 +85,7 @@ struct ProducerAhead : Producer<T, N, 1> {
   __device__ void Run() {
     RollingWalk walk(p.pairs, control.work.first_step, control.work.steps), ahead = walk;
     const int units = Words::Units(p.columns);
-    CellsAhead<kAhead> words{raw, kAhead};
+    CellsAhead<kUnits> words{raw, kUnits};
     Row from = RowOf(ahead);
     int unit = 0;
     const auto start = [&] {
@@ -95,7 +97,7 @@ struct ProducerAhead : Producer<T, N, 1> {
         from = RowOf(ahead);
       }
     };
-    for (int i = 0; i < kAhead; ++i) start();
+    for (int i = 0; i < kUnits; ++i) start();
     typename Base::State state;
     while (walk.more) {
       ptx::BarrierWait(ptx::SharedAddress(&control.empty[state.slot]), state.parity);

@@ -13,7 +13,7 @@
 
 namespace transconv::cuda::sm90_rolling {
 
-template <typename T, int N, int HALVES>
+template <typename T, int N, int HALVES, int PRODUCTS>
 struct Producer {
   using Raw = typename Element<T>::Raw;
   using Ring = RollingTileRing<N, HALVES>;
@@ -98,16 +98,24 @@ struct Producer {
     }
   }
 
+  __device__ __forceinline__ RollingTilePitch PitchOf() const {
+    return RollingTilePitch::Of(p.columns, kCellChunks<HALVES, PRODUCTS>);
+  }
+
   // Converts a unit and stores its cells; returns the largest scaled magnitudes, two halves.
   __device__ __forceinline__ uint32_t Put(const Raw (&v)[8], uint32_t to, float scale,
                                           uint32_t largest) const {
     uint32_t packed[4], low[4];
-    largest = ConvertCell<T, 1, 1>(v, scale, packed, low, largest);
+    largest = ConvertCell<T, PRODUCTS, kLowScale>(v, scale, packed, low, largest);
     ptx::StoreShared128(to, make_uint4(packed[0], packed[1], packed[2], packed[3]));
+    if constexpr (PRODUCTS == 3) {
+      ptx::StoreShared128(to + Ring::kChunks * PitchOf().chunk,
+                          make_uint4(low[0], low[1], low[2], low[3]));
+    }
     return largest;
   }
   __device__ __forceinline__ uint32_t TargetOf(int slot, int row, int column) const {
-    const RollingTilePitch pitch = RollingTilePitch::Of(p.columns, Ring::kChunks);
+    const RollingTilePitch pitch = PitchOf();
     return ring + slot * pitch.item + row * pitch.row + Ring::ChunkOf(warp) * pitch.chunk +
            column * 16;
   }

@@ -12,16 +12,22 @@ namespace transconv::cuda::sm90_rolling {
 constexpr int kProducerWarps = 8, kConsumerWarps = 8;
 constexpr int kProducers = 32 * kProducerWarps;
 constexpr int kThreads = kProducers + 32 * kConsumerWarps;
-constexpr int kTapBytes = 64 * 16 * 2;  // packed weights of one tap and 16 channels
-constexpr int kZeroItems = 8;           // how often an item that scaled to zeros is looked at again
-constexpr int kAhead = 6;               // units that a warp loads ahead, where there is memory
+constexpr int kZeroItems = 8;  // how often an item that scaled to zeros is looked at again
+// Units that a warp loads ahead, where there is memory.
+template <int PRODUCTS>
+constexpr int kAhead = PRODUCTS == 3 ? 4 : 6;
+// Registers of a thread with three products, which need partial sums.
+constexpr int kProducerRegisters = 80, kConsumerRegisters = 176;
+// Chunks of cells in a row: with three products the low parts follow the high ones.
+template <int HALVES, int PRODUCTS>
+constexpr int kCellChunks = 4 * HALVES * (PRODUCTS == 3 ? 2 : 1);
 constexpr int kControlBytes = 512;
 
 struct RollingParams {
   const void* source;
   void* target;
   const void* bias;        // null if there is none
-  const uint8_t* weights;  // packed: [group][m block][slab][tap][64 x 16]
+  const uint8_t* weights;  // packed: [group][m block][slab][tap][64 x 16], as in PackedTap
   const float* scales;     // float32: what a packed weight unit of each target channel is worth
   int64_t source_batch;    // strides in bytes
   uint32_t source_channel;
@@ -32,6 +38,7 @@ struct RollingParams {
   int groups, k_per_group, m_per_group, m_blocks;
   bool stacked;        // as in RollingTaps
   int rows_h, taps_w;  // of packed taps
+  int chunk_taps;      // three products: taps of one partial sum
   int strips, shares, strip, lead;
   int columns;  // cells of a source row
   int skew;     // of those, how many precede the first that a target needs

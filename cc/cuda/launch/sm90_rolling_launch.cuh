@@ -17,8 +17,10 @@
 
 namespace transconv::cuda::sm90_rolling {
 
+constexpr int kChunkTaps = 4;  // of a partial sum with three products, at most
+
 struct Programme {
-  int n, halves;
+  int n, halves, products;
   RollingTaps taps;
   int m_per_group, k_per_group, m_blocks, units;
   int pairs, strips, shares, strip, lead, columns, skew;
@@ -38,6 +40,10 @@ inline const char* Choose(const Problem& q, Pass pass, DType dtype, Programme* r
   const int64_t k = forward ? q.in_per_group() : q.out_per_group();
   const int64_t m = forward ? q.out_per_group() : q.in_per_group();
   if (k % 8 != 0 || k > 64) return "needs a multiple of 8 source channels a group, at most 64";
+  g.products = ProductsOf(q, dtype);
+  if (g.products == 3 && std::max(k, m) > kStackChannels) {
+    return "precision HIGH and HIGHEST need at most 32 channels a group";
+  }
   if (q.h.kernel > kRollingTaps) return "needs a kernel of at most 3 rows";
   g.k_per_group = static_cast<int>(k);
   g.m_per_group = static_cast<int>(m);
@@ -69,18 +75,21 @@ inline const char* Choose(const Problem& q, Pass pass, DType dtype, Programme* r
   // Stacked where half of the operand's rows would be empty, and loaded ahead, where that fits.
   const int skew = RollingSkew(w.first - g.lead, w.source, element);
   const bool words = g.halves == 1 && skew >= 0 && g.columns + skew <= most;
-  constexpr int kRaw = kProducerWarps * kAhead * kCellBytes;
+  const int raw = kProducerWarps * kCellBytes * (g.products == 3 ? kAhead<3> : kAhead<1>);
+  const int tap = g.products == 3 ? PackedTap<true>::kBytes : PackedTap<false>::kBytes;
+  const int chunks = g.products == 3 ? kCellChunks<1, 3> : 4 * g.halves;
   for (const auto& [stacked, ahead] :
        {std::pair{true, true}, {true, false}, {false, true}, {false, false}}) {
-    if ((stacked && m > kStackChannels) || (ahead && !words)) continue;
+    if (stacked && (m > kStackChannels || g.products == 3)) continue;
+    if (ahead ? !words : g.products == 3) continue;
     g.taps = {stacked, static_cast<int>(q.h.kernel), static_cast<int>(q.w.kernel)};
     g.skew = ahead ? skew : 0;
-    const int pitch = RollingTilePitch::Of(g.columns + g.skew, 4 * g.halves).item;
-    g.weight_bytes = g.taps.count() * 2 * g.halves * kTapBytes;
+    const int item = RollingTilePitch::Of(g.columns + g.skew, chunks).item;
+    g.weight_bytes = g.taps.count() * 2 * g.halves * tap;
     g.ring_at = align(kControlBytes + g.weight_bytes);
-    g.staging_at = align(g.ring_at + kRollingSlots * pitch);
+    g.staging_at = align(g.ring_at + kRollingSlots * item);
     g.raw_at = ahead ? align(g.staging_at + staging) : 0;
-    g.shared_bytes = ahead ? g.raw_at + kRaw : g.staging_at + staging;
+    g.shared_bytes = ahead ? g.raw_at + raw : g.staging_at + staging;
     if (g.shared_bytes <= kSm90SharedBytes) break;
   }
   if (g.shared_bytes > kSm90SharedBytes) return "weights and rows exceed shared memory";
@@ -121,6 +130,7 @@ inline RollingParams ParamsOf(const Call& call, const Programme& g) {
   p.stacked = g.taps.stacked;
   p.rows_h = g.taps.rows();
   p.taps_w = g.taps.w;
+  p.chunk_taps = static_cast<int>(CeilDiv(g.taps.w, CeilDiv(g.taps.w, kChunkTaps)));
   p.strips = g.strips;
   p.shares = g.shares;
   p.strip = g.strip;
@@ -135,7 +145,7 @@ inline RollingParams ParamsOf(const Call& call, const Programme& g) {
   return p;
 }
 
-template <typename T>
+template <typename T, int PRODUCTS>
 cudaError_t LaunchPack(const Call& call, const Programme& g) {
   const Problem& q = call.problem;
   const RollingAxis h(q.h, call.pass), w(q.w, call.pass);
@@ -155,6 +165,8 @@ cudaError_t LaunchPack(const Call& call, const Programme& g) {
   p.slabs = 2 * g.halves;
   p.taps = static_cast<int>(taps);
   p.packed_taps = g.taps.count();
+  const bool twice = PRODUCTS == 3 || g.taps.stacked;
+  p.block_channels = twice ? kStackChannels : kPackedRows;
   p.stack = g.taps.shift();
   std::fill(p.first_tap + 1, p.first_tap + kMaxResidues + 1, p.packed_taps);
   for (int y = 0; y < q.h.kernel; ++y) {
@@ -163,13 +175,13 @@ cudaError_t LaunchPack(const Call& call, const Programme& g) {
     }
   }
   const unsigned blocks = static_cast<unsigned>(g.units * kPackedRows);
-  PackWeightsKernel<T, 1><<<blocks, kPackThreads, 0, call.stream>>>(p);
+  PackWeightsKernel<T, 1, PRODUCTS == 3><<<blocks, kPackThreads, 0, call.stream>>>(p);
   return cudaGetLastError();
 }
 
-template <typename T, int N, int HALVES>
+template <typename T, int N, int HALVES, int PRODUCTS = 1>
 cudaError_t LaunchKernel(const Call& call, const Programme& g) {
-  auto* kernel = RollingTileKernel<T, N, HALVES>;
+  auto* kernel = RollingTileKernel<T, N, HALVES, PRODUCTS>;
   const cudaError_t status =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, g.shared_bytes);
   if (status != cudaSuccess) return status;
@@ -180,7 +192,7 @@ cudaError_t LaunchKernel(const Call& call, const Programme& g) {
 
 template <typename T>
 cudaError_t LaunchType(const Call& call, const Programme& g) {
-  const cudaError_t status = LaunchPack<T>(call, g);
+  const cudaError_t status = LaunchPack<T, 1>(call, g);
   if (status != cudaSuccess) return status;
   if constexpr (sizeof(T) == 4) {
     if (g.n == 136) {
@@ -192,8 +204,9 @@ cudaError_t LaunchType(const Call& call, const Programme& g) {
   return g.halves == 2 ? LaunchKernel<T, 128, 2>(call, g) : LaunchKernel<T, 128, 1>(call, g);
 }
 
-// One per element size, each in a file of its own.
+// One per element size and number of products, each in a file of its own.
 cudaError_t LaunchF32(const Call& call, const Programme& g);
+cudaError_t LaunchF32x3(const Call& call, const Programme& g);
 cudaError_t Launch16Bit(const Call& call, const Programme& g);
 
 }  // namespace transconv::cuda::sm90_rolling
