@@ -319,8 +319,14 @@ TABLE = _table()
 
 # Rows long enough for several strips of the kernels that walk down an image, cut at
 # every alignment, with channels off their blocks; the tall ones give a block many rows.
+# The first has channels so few that they run in every precision.
 WIDE = (
-    Case("wide", 2, 40, 24, 9, 201, 3, 3, padding=(1, 1)),
+    Case("wide", 2, 32, 24, 9, 201, 3, 3, padding=(1, 1)),
+    Case("wide_few", 3, 24, 16, 61, 330, 3, 3, padding=(0, 1)),
+    Case(
+        "wide_few_groups", 2, 24, 96, 5, 300, 2, 4, (1, 1), ((0, 1), (2, -1)), groups=3
+    ),
+    Case("wide_many", 2, 40, 24, 9, 201, 3, 3, padding=(1, 1)),
     Case("wide_even", 1, 64, 72, 6, 256, 3, 3),
     Case("wide_flat_kernel", 2, 24, 64, 7, 130, 2, 5, padding=((1, -1), (2, 0))),
     Case("wide_row", 1, 8, 16, 1, 390, 1, 3, padding=(0, 1)),

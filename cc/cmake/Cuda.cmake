@@ -125,6 +125,7 @@ transconv_cuda_library(transconv_cuda_sm90
   SOURCES
     cc/cuda/launch/sm90_rolling_16bit.cu
     cc/cuda/launch/sm90_rolling_f32.cu
+    cc/cuda/launch/sm90_rolling_f32x3.cu
     cc/cuda/launch/sm90_tile.cu
     cc/cuda/launch/sm90_tile_f32.cu
     cc/cuda/launch/sm90_tile_f32x3.cu

@@ -131,11 +131,55 @@ struct RollingTileRing {
   }
 };
 
+// A source row in words of four bytes, one column of float32 or two of 16 bits: unit u is 32 words.
+template <int ELEMENT_BYTES>
+struct RollingWords {
+  static constexpr int kColumns = 4 / ELEMENT_BYTES;
+  TRANSCONV_HOST_DEVICE static constexpr int ColumnOf(int unit, int lane) {
+    return kColumns * (32 * unit + lane);
+  }
+  TRANSCONV_HOST_DEVICE static constexpr int Units(int columns) {
+    return (columns + 32 * kColumns - 1) / (32 * kColumns);
+  }
+};
+// How many columns earlier a strip has to begin that needs columns from `first` on, so that words
+// are aligned; negative where rows are no whole number of words.
+inline int RollingSkew(int64_t first, int64_t source, int element_bytes) {
+  const int64_t columns = 4 / element_bytes;
+  if (source % columns != 0) return -1;
+  return static_cast<int>(first - FloorDiv(first, columns) * columns);
+}
+
 // Bytes between parts of that ring, for rows of `columns` cells.
 struct RollingTilePitch {
   int chunk, row, item;
   TRANSCONV_HOST_DEVICE static RollingTilePitch Of(int columns, int chunks) {
     return {columns * 16, chunks * columns * 16, 2 * chunks * columns * 16};
+  }
+};
+
+// Which source rows and weights a matrix instruction of a pair takes. Two warpgroups compute a
+// target row each, of 64 channels. Or, where a block has at most 32, operands are stacked
+// (core/pack_order.h): the instruction's 64 rows are the channels of both target rows, which with a
+// row of taps more read the same source; the warpgroups take whole pairs in turns.
+struct RollingTaps {
+  bool stacked;
+  int h, w;  // of the kernel
+  TRANSCONV_HOST_DEVICE constexpr int rows() const { return h + (stacked ? 1 : 0); }
+  TRANSCONV_HOST_DEVICE constexpr int count() const { return rows() * w; }
+  // By how many taps the second row's begin later.
+  TRANSCONV_HOST_DEVICE constexpr int shift() const { return stacked ? w : 0; }
+  // Where the 16 operand rows of a warp of a warpgroup belong: the row of a pair, and the first
+  // channel of the block's.
+  TRANSCONV_HOST_DEVICE static constexpr int RowOf(bool stacked, int group, int warp) {
+    return stacked ? warp / 2 : group;
+  }
+  TRANSCONV_HOST_DEVICE static constexpr int ChannelOf(bool stacked, int warp) {
+    return 16 * (stacked ? warp % 2 : warp);
+  }
+  // Whether a warpgroup multiplies a block's step.
+  TRANSCONV_HOST_DEVICE static constexpr bool Takes(bool stacked, int group, int step) {
+    return !stacked || step % 2 == group;
   }
 };
 

@@ -136,6 +136,26 @@ def test_the_chosen_row_runs(card, family, backend, pass_name, as_if_built):
         assert backend == "auto" or chosen.row.startswith("cuda:")
 
 
+@pytest.mark.parametrize("precision", ["default", "high", "highest"])
+@pytest.mark.parametrize("pass_name", ["forward", "grad_input"])
+def test_few_channels_roll_in_every_precision(pass_name, precision):
+    """And more than 32 in one alone; the launcher answers without a GPU."""
+    if targets.module("cuda") is None:
+        pytest.skip("the native module for cuda was not built")
+    for channels in (32, 40):
+        spec = jax_transconv.explain(
+            jax.ShapeDtypeStruct((8, channels, 512, 1024), jnp.dtype("float32")),
+            jax.ShapeDtypeStruct((channels, 24, 3, 3), jnp.dtype("float32")),
+            platform="cpu",
+            precision=precision,
+        ).spec
+        chosen = plan.choose(pass_name, spec, CARDS["H100"])
+        if channels == 32 or precision == "default":
+            assert chosen.row == "cuda:sm90_rolling"
+        else:
+            assert "precision" in dict(chosen.verdicts)["cuda:sm90_rolling"]
+
+
 @pytest.mark.parametrize("pass_name", PASSES)
 def test_what_a_card_lacks_is_the_reason(card, family, pass_name, as_if_built):
     """Rows of other cards name the capability that they need, and this card's."""

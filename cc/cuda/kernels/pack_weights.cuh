@@ -4,7 +4,8 @@
 // rows][8], m being the target's channel and k the source's; missing channels are zeros. Operands
 // are the weight itself or, for three products, its high part, its low part, and the high part
 // times 2^-11, which meets the pixels' low part stored times 2^11. float32 rows carry a power of
-// two of their own, so that float16 holds them with all its bits.
+// two of their own, so that float16 holds them with all its bits. Operands that have 32 channels
+// twice are in core/pack_order.h; a split one has the low part times 2^11.
 #ifndef TRANSCONV_CUDA_KERNELS_PACK_WEIGHTS_CUH_
 #define TRANSCONV_CUDA_KERNELS_PACK_WEIGHTS_CUH_
 
@@ -13,7 +14,9 @@
 
 #include <cstdint>
 
+#include "core/pack_order.h"
 #include "core/tile_plan.h"
+#include "cuda/primitives/operand.cuh"
 #include "cuda/primitives/ptx.cuh"
 
 namespace transconv::cuda {
@@ -26,19 +29,23 @@ struct PackParams {
   uint8_t* packed;
   float* scales;                             // by target channel; float32 only
   int64_t stride_m, stride_k, stride_group;  // elements
-  int groups, m_per_group, k_per_group, m_blocks, slabs, taps;
+  int groups, m_per_group, k_per_group, m_blocks, slabs;
+  int taps, packed_taps;      // of the kernel; of the operand, more than those where it is stacked
+  int block_channels, stack;  // as in PackedRow
   int first_tap[kMaxResidues + 1];
   int16_t tap_kernel[kMaxTileTaps];
 };
 
-// One block packs one target channel (a row of the M operand).
-template <typename T, int PRODUCTS>
+// One block packs one row of the M operand.
+template <typename T, int PRODUCTS, bool SPLIT = false>
 __global__ void __launch_bounds__(kPackThreads)
     PackWeightsKernel(const __grid_constant__ PackParams p) {
   ptx::LetKernelBehindStart();
-  const int m_padded = blockIdx.x % (p.m_blocks * 64), group = blockIdx.x / (p.m_blocks * 64);
-  const bool exists = m_padded < p.m_per_group;
-  const T* row = static_cast<const T*>(p.weight) + group * p.stride_group + m_padded * p.stride_m;
+  const int rows = p.m_blocks * kPackedRows, group = blockIdx.x / rows;
+  const PackedRow own(blockIdx.x % rows, p.block_channels, p.stack);
+  const int channel = own.channel;
+  const bool exists = channel < p.m_per_group;
+  const T* row = static_cast<const T*>(p.weight) + group * p.stride_group + channel * p.stride_m;
 
   float scale = 1.f;
   if constexpr (sizeof(T) == 4) {
@@ -58,16 +65,17 @@ __global__ void __launch_bounds__(kPackThreads)
     for (int i = 0; i < kPackThreads / 32; ++i) largest = max(largest, warps[i]);
     const int exponent = max(static_cast<int>(largest >> 23) - 127, -100);
     scale = __int_as_float((kPackExponent - exponent + 127) << 23);
-    if (threadIdx.x == 0 && exists) {
-      p.scales[static_cast<int64_t>(group) * p.m_per_group + m_padded] =
+    if (threadIdx.x == 0 && exists && !own.second) {
+      p.scales[static_cast<int64_t>(group) * p.m_per_group + channel] =
           __int_as_float((exponent - kPackExponent + 127) << 23);
     }
   }
 
-  const int m_block = m_padded / 64, m = m_padded % 64;
-  const int64_t block = (static_cast<int64_t>(group) * p.m_blocks + m_block) * p.slabs * p.taps;
-  for (int i = threadIdx.x; i < p.slabs * p.taps * 2; i += kPackThreads) {
-    const int chunk = i % 2, t = i / 2 % p.taps, slab = i / 2 / p.taps;
+  const int taps = p.packed_taps;
+  const int64_t block = (static_cast<int64_t>(group) * p.m_blocks + own.block) * p.slabs * taps;
+  for (int i = threadIdx.x; i < p.slabs * taps * 2; i += kPackThreads) {
+    const int chunk = i % 2, t = i / 2 % taps, slab = i / 2 / taps;
+    const int tap = own.TapOf(t, p.taps);
     int residue = 0;
     while (t >= p.first_tap[residue + 1]) ++residue;
     const int count = p.first_tap[residue + 1] - p.first_tap[residue];
@@ -77,21 +85,29 @@ __global__ void __launch_bounds__(kPackThreads)
     __align__(16) __half halves[3][8];
     for (int c = 0; c < 8; ++c) {
       const int k = slab * 16 + chunk * 8 + c;
-      const bool inside = exists && k < p.k_per_group;
+      const bool inside = exists && tap >= 0 && k < p.k_per_group;
       if constexpr (sizeof(T) == 4) {
-        const float v = inside ? row[k * p.stride_k + p.tap_kernel[t]] * scale : 0.f;
+        const float v = inside ? row[k * p.stride_k + p.tap_kernel[tap]] * scale : 0.f;
         const __half high = __float2half_rn(v);
+        if constexpr (SPLIT) {
+          const float low = (v - __half2float(high)) * kLowScale;
+          halves[0][c] = own.second ? __float2half_rn(low) : high;
+          continue;
+        }
         halves[0][c] = high;
         halves[1][c] = __float2half_rn(v - __half2float(high));
         halves[2][c] = __float2half_rn(__half2float(high) * (1.f / 2048.f));
       } else {
-        operands[c] = inside ? row[k * p.stride_k + p.tap_kernel[t]] : static_cast<T>(0.f);
+        operands[c] = inside ? row[k * p.stride_k + p.tap_kernel[tap]] : static_cast<T>(0.f);
       }
     }
-    uint8_t* out = p.packed + place * (PRODUCTS * 2048) + chunk * 1024 + m * 16;
+    using Tap = PackedTap<SPLIT>;
+    uint8_t* out = p.packed + place * (PRODUCTS * Tap::kBytes) + Tap::RowAt(chunk, own.row);
+    if (SPLIT && !own.second) *reinterpret_cast<uint4*>(out - Tap::kFirst) = make_uint4(0, 0, 0, 0);
     for (int o = 0; o < PRODUCTS; ++o) {
       if constexpr (sizeof(T) == 4) {
-        *reinterpret_cast<uint4*>(out + o * 2048) = *reinterpret_cast<const uint4*>(halves[o]);
+        *reinterpret_cast<uint4*>(out + o * Tap::kBytes) =
+            *reinterpret_cast<const uint4*>(halves[o]);
       } else {
         *reinterpret_cast<uint4*>(out) = *reinterpret_cast<const uint4*>(operands);
       }

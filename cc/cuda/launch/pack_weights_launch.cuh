@@ -48,7 +48,8 @@ cudaError_t LaunchPackWeights(const Call& call, const TilePlan& plan, const Pack
   p.k_per_group = packed.k_per_group;
   p.m_blocks = packed.m_blocks;
   p.slabs = packed.slabs;
-  p.taps = plan.taps;
+  p.taps = p.packed_taps = plan.taps;
+  p.block_channels = kPackedRows;
   std::copy_n(plan.first_tap, kMaxResidues + 1, p.first_tap);
   std::copy_n(plan.tap_kernel, kMaxTileTaps, p.tap_kernel);
   const unsigned blocks = static_cast<unsigned>(q.groups * packed.m_blocks * 64);

@@ -25,7 +25,8 @@ cudaError_t Launch(const Call& call) {
   const auto planned = Plan(call.pass, call.problem, call.dtype);
   if (planned->reason != nullptr) return cudaErrorNotSupported;
   const Programme& g = planned->plan;
-  return call.dtype == DType::kF32 ? LaunchF32(call, g) : Launch16Bit(call, g);
+  if (call.dtype != DType::kF32) return Launch16Bit(call, g);
+  return g.products == 3 ? LaunchF32x3(call, g) : LaunchF32(call, g);
 }
 
 }  // namespace

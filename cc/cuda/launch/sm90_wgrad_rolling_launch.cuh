@@ -32,6 +32,7 @@ struct Programme {
 inline const char* Choose(const Problem& q, Pass pass, DType dtype, Programme* result) {
   if (pass != Pass::kGradWeight) return "computes the weight gradient alone";
   if (const char* reason = CannotRoll(q, dtype)) return reason;
+  if (ProductsOf(q, dtype) != 1) return "multiplies float32 once: precision DEFAULT alone";
   if (std::min(q.in_per_group(), q.out_per_group()) < 8) return "needs 8 channels a group";
   constexpr int64_t kInt = std::numeric_limits<int32_t>::max();
   Programme g;

@@ -133,6 +133,8 @@ __device__ __forceinline__ int PackedExponent(const Magnitudes& m) {
   return max(GuessedExponent<PRODUCTS>(m), CellsExponent(m.all));
 }
 
+constexpr int kLowScale = 2048;  // of what rounding to float16 cut off
+
 // One cell: eight channels in 16 bits, and for three products the part that rounding cut off, times
 // kLowScale. Returns the larger of `largest` and the cell's magnitudes, per half.
 template <typename T, int PRODUCTS, int kLowScale>

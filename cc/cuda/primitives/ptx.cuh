@@ -47,6 +47,10 @@ template <int kBarrier, int kThreads>
 __device__ __forceinline__ void NamedBarrier() {
   asm volatile("bar.sync %0, %1;" ::"n"(kBarrier), "n"(kThreads) : "memory");
 }
+template <int kThreads>
+__device__ __forceinline__ void NamedBarrierOf(int barrier) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
+}
 
 // -- programmatic dependent launch --
 
