@@ -42,7 +42,6 @@ inline int ProductsOf(const Problem& q, DType dtype) {
 // Why a problem is none for the rolling kernels, or null.
 inline const char* CannotRoll(const Problem& q, DType dtype) {
   if (dtype == DType::kF64) return "has no float64 instructions";
-  if (ProductsOf(q, dtype) != 1) return "multiplies float32 once: precision DEFAULT alone";
   if (q.layout != Layout::kNCHW) return "reads rows of one channel: NCHW alone";
   if (std::max({q.h.stride, q.w.stride, q.h.dilation, q.w.dilation}) != 1) {
     return "needs stride 1 and dilation 1";
