@@ -137,6 +137,7 @@ transconv_cuda_library(transconv_cuda_sm90
     cc/cuda/launch/sm90_wgrad_f32.cu
     cc/cuda/launch/sm90_wgrad_rolling_16bit.cu
     cc/cuda/launch/sm90_wgrad_rolling_f32.cu
+    cc/cuda/launch/sm90_wgrad_rolling_f32x3.cu
     cc/cuda/launch/sm90_wgrad_16bit.cu)
 
 nanobind_add_module(_cuda STABLE_ABI NB_STATIC NOMINSIZE

@@ -62,21 +62,26 @@ TRANSCONV_HOST_DEVICE inline int RollingShare(int64_t steps, int shares, int ind
 }
 
 // Shared memory of the weight gradient: rings of dy and x. A window of dy never wraps, because the
-// first slot's dy is stored a second time behind the last slot.
-template <int COLUMNS, int IN_HALVES, int OUT_HALVES>
+// first slot's dy is stored a second time behind the last slot. With two PARTS, the high and the
+// low bits of 32 channels take the place of 64 channels: those of x in turns, a chunk each, those
+// of dy all high ones first (see RollingSplit).
+template <int COLUMNS, int IN_HALVES, int OUT_HALVES, int PARTS = 1>
 struct RollingWgradRing {
+  static_assert(PARTS == 1 || (IN_HALVES == 1 && OUT_HALVES == 1), "one operand has 64 rows");
   static constexpr int kDyColumns = COLUMNS + kRollingTaps - 1;  // x has COLUMNS in a strip
-  static constexpr int kXChunks = 4 * IN_HALVES, kDyChunks = 4 * OUT_HALVES;
+  static constexpr int kXChunks = 4 * IN_HALVES * PARTS, kDyChunks = 4 * OUT_HALVES * PARTS;
   static constexpr int kXChunk = COLUMNS * 16, kDyChunk = kDyColumns * 16;  // bytes
   static constexpr int kXRow = kXChunks * kXChunk, kDyRow = kDyChunks * kDyChunk;
   static constexpr int kXItem = 2 * kXRow, kDyItem = 2 * kDyRow;
   static constexpr int kXAt = (kRollingSlots + 1) * kDyItem;
   // The operand of x has 64 rows; those of chunks that aren't there read on, for nothing.
-  static constexpr int kBytes = kXAt + kRollingSlots * kXItem + (IN_HALVES == 1 ? 4 * kXChunk : 0);
+  static constexpr int kBytes = kXAt + kRollingSlots * kXItem + (8 - kXChunks) * kXChunk;
+  // From a cell to its low part.
+  static constexpr int kXLow = kXChunk, kDyLow = 4 * kDyChunk;
 
   // Producer warp w owns chunks w and w + 4 and works in rounds of a few units, 32 cells each: part
-  // of a row, or several rows. dy comes first. The columns of dy beyond COLUMNS are the tail: one
-  // unit more, a cell for each of the first 4 * OUT_HALVES lanes.
+  // of a row, or several rows. dy comes first. The columns of dy beyond COLUMNS are the tail: four
+  // cells a chunk, of which each lane has one channel.
   static constexpr int kUnits = 4;
   static constexpr int kGroups = COLUMNS / 32;  // units in a row
   static constexpr int kDyRounds = OUT_HALVES * 2 * kGroups / kUnits;
@@ -94,15 +99,68 @@ struct RollingWgradRing {
   // Unit i of a round, relative to its first.
   TRANSCONV_HOST_DEVICE static constexpr int UnitRow(int i) { return i / kGroups; }
   TRANSCONV_HOST_DEVICE static constexpr int UnitGroup(int i) { return i % kGroups; }
-  TRANSCONV_HOST_DEVICE static constexpr int TailHalf(int lane) { return lane / 4; }
+  TRANSCONV_HOST_DEVICE static constexpr int TailChannel(int lane) { return lane / 4; }
   TRANSCONV_HOST_DEVICE static constexpr int TailRow(int lane) { return lane / 2 % 2; }
   TRANSCONV_HOST_DEVICE static constexpr int TailColumn(int lane) { return COLUMNS + lane % 2; }
-  // Where a cell lies; dy from 0 on, x from kXAt on.
+  // Where a cell lies, its high part if there are two; dy from 0 on, x from kXAt on.
   TRANSCONV_HOST_DEVICE static constexpr int DyCell(int slot, int row, int chunk, int column) {
     return slot * kDyItem + row * kDyRow + chunk * kDyChunk + column * 16;
   }
   TRANSCONV_HOST_DEVICE static constexpr int XCell(int slot, int row, int chunk, int column) {
-    return kXAt + slot * kXItem + row * kXRow + chunk * kXChunk + column * 16;
+    return kXAt + slot * kXItem + row * kXRow + PARTS * chunk * kXChunk + column * 16;
+  }
+};
+
+// What a thread does with its accumulators of a product m64n192 whose operands are high and low
+// parts. As the parts of x take turns in chunks of eight rows, it has all four products of a pair
+// of channels: rows r and r + 8 are the parts of x, columns c and c + 32 those of dy.
+struct RollingSplit {
+  static constexpr int kChannels = 32;             // of a block, on either side
+  static constexpr int kPairs = 4 * kRollingTaps;  // by tap and chunk of dy
+  static constexpr int kLowScale = 2048;           // a low part is as large as its high one
+  static constexpr float kLow = 1.f / kLowScale;   // what a product with one is worth
+  // Of pair i and its element 0 or 1; 1 for a low part.
+  TRANSCONV_HOST_DEVICE static constexpr int Accumulator(int i, int element, int x_part,
+                                                         int dy_part) {
+    return 4 * (i / 4 * 8 + 4 * dy_part + i % 4) + 2 * x_part + element;
+  }
+  // Where a thread's pair i goes, in pairs of the 64 x 64 x taps sums that four blocks share: they
+  // are in the order of accumulators of 64 channels, of which each block has a quarter.
+  TRANSCONV_HOST_DEVICE static constexpr int SlotPair(int in_block, int out_block, int thread,
+                                                      int i) {
+    const int column = i / 4 * 8 + out_block % 2 * 4 + i % 4;  // of blocks of eight
+    const int warp = thread / 32;
+    return 2 * (128 * column + in_block % 2 * 64 + warp / 2 * 32 + thread % 32) + warp % 2;
+  }
+};
+
+// Which channels and taps a block of the weight gradient sums, and in which slot.
+struct RollingWgradUnits {
+  int in_blocks, out_blocks, passes;
+  int parts;  // as in the ring: two blocks of channels share a slot, on either side
+  struct Unit {
+    int group, in_block, out_block, pass;
+  };
+  TRANSCONV_HOST_DEVICE Unit Of(int unit) const {
+    Unit u;
+    u.pass = unit % passes;
+    unit /= passes;
+    u.out_block = unit % out_blocks;
+    unit /= out_blocks;
+    u.in_block = unit % in_blocks;
+    u.group = unit / in_blocks;
+    return u;
+  }
+  TRANSCONV_HOST_DEVICE int in_slots() const { return (in_blocks + parts - 1) / parts; }
+  TRANSCONV_HOST_DEVICE int out_slots() const { return (out_blocks + parts - 1) / parts; }
+  TRANSCONV_HOST_DEVICE int SlotOf(const Unit& u) const {
+    return ((u.group * in_slots() + u.in_block / parts) * out_slots() + u.out_block / parts) *
+               passes +
+           u.pass;
+  }
+  // Of one split of the sums.
+  TRANSCONV_HOST_DEVICE int slots(int groups) const {
+    return groups * in_slots() * out_slots() * passes;
   }
 };
 

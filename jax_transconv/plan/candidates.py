@@ -281,6 +281,32 @@ def _half_empty(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     return None
 
 
+# Of the rolling weight gradient with three products: channels of a block, and taps of
+# 64 x 64 channels that take another row as long as a block's pass, with a margin.
+_SPLIT_CHANNELS = 32
+_TAPS_FOR_A_PASS = 3
+
+
+def _split_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
+    """Where blocks of half as many channels read the images too often.
+
+    Predicted: a pass over a million pixels takes 0.15 ms, a tap of another row 0.07.
+    """
+    del pass_name, facts
+    if spec.dtype != "float32" or spec.geometry.precision == Precision.DEFAULT:
+        return None
+    channels = spec.in_per_group, spec.out_per_group
+    blocks = math.prod(-(-c // _SPLIT_CHANNELS) for c in channels)
+    passes = math.prod(-(-k // _ROLLING_TAPS) for k in spec.kernel_size)
+    tiles = math.prod(-(-c // (2 * _SPLIT_CHANNELS)) for c in channels)
+    if blocks > 1 and _TAPS_FOR_A_PASS * blocks * passes > tiles * spec.taps:
+        return (
+            f"blocks of {_SPLIT_CHANNELS} channels and {_ROLLING_TAPS} x "
+            f"{_ROLLING_TAPS} taps would pass over the images {blocks * passes} times"
+        )
+    return None
+
+
 def _short_rows(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     del pass_name, facts
     if spec.in_size[1] < _ROW:
@@ -437,7 +463,7 @@ CANDIDATES: tuple[Candidate, ...] = (
         "cuda:sm90_wgrad_rolling",
         (_WEIGHT,),
         _kernel("cuda:sm90_wgrad_rolling", _hopper),
-        _all(_short_rows, _hopper_loses(rolling=True)),
+        _all(_short_rows, _split_loses, _hopper_loses(rolling=True)),
     ),
     Candidate(
         "cuda:sm90_wgrad_cells",

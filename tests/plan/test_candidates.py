@@ -215,6 +215,30 @@ def test_available_backends_here():
     assert set(plan.available_backends("cpu")) == {"xla", "cpu"}
 
 
+@pytest.mark.parametrize("precision", ["high", "highest"])
+@pytest.mark.parametrize(
+    ("cin", "cout", "kernel", "row"),
+    [
+        (32, 32, (3, 3), "cuda:sm90_wgrad_rolling"),
+        (32, 20, (5, 2), "cuda:sm90_wgrad_rolling"),
+        (32, 64, (3, 3), "cuda:sm90_wgrad_rolling"),
+        (24, 128, (3, 5), "cuda:sm90_wgrad_rolling"),
+        (32, 64, (2, 2), "cuda:sm90_wgrad_cells"),
+        (64, 64, (3, 3), "cuda:sm90_wgrad_cells"),
+        (64, 64, (3, 7), "cuda:sm90_wgrad_cells"),
+    ],
+)
+def test_weight_gradient_as_accurate_as_float32(
+    cin, cout, kernel, row, precision, as_if_built
+):
+    """Rows of three products roll where their blocks hold most of the channels."""
+    spec = spec_of((8, cin, 512, 1024), (cin, cout, *kernel), precision=precision)
+    chosen = plan.choose("grad_weight", spec, HOPPER)
+    assert chosen.row == row
+    reason = dict(chosen.verdicts)["cuda:sm90_wgrad_rolling"]
+    assert reason == "chosen" or re.search(r"over the images \d+ times", reason)
+
+
 # --- explain --------------------------------------------------------------------------
 
 

@@ -12,6 +12,9 @@
 // in float32 and at a fixed interval, to private slots, which sm90_wgrad's second kernel adds in
 // order. float32 carries a block exponent for each image; data that leaves its window starts a new
 // segment with another exponent, from the item before on.
+//
+// PRODUCTS = 3, as accurate as float32: the high and low bits of 32 channels are the 64 channels of
+// either operand, so that the same instruction gives all four products (RollingSplit).
 #ifndef TRANSCONV_CUDA_KERNELS_SM90_WGRAD_ROLLING_CUH_
 #define TRANSCONV_CUDA_KERNELS_SM90_WGRAD_ROLLING_CUH_
 
@@ -19,358 +22,23 @@
 
 #include "core/rolling_plan.h"
 #include "cuda/kernels/rolling_item.cuh"
+#include "cuda/kernels/sm90_wgrad_rolling_params.cuh"
+#include "cuda/kernels/sm90_wgrad_rolling_producer.cuh"
 #include "cuda/primitives/operand.cuh"
 #include "cuda/primitives/ptx.cuh"
+#include "cuda/primitives/shared_memory.cuh"
 #include "cuda/primitives/wgmma.cuh"
 
 namespace transconv::cuda::sm90_wgrad_rolling {
 
-constexpr int kProducerWarps = 4, kConsumerWarps = 12;
-constexpr int kProducers = 32 * kProducerWarps;
-constexpr int kThreads = kProducers + 32 * kConsumerWarps;
-constexpr int kFlushPixels = 8192;  // between two additions in float32
-constexpr int kControlBytes = 512;
-
-struct RollingParams {
-  const void* x;
-  const void* dy;
-  float* slots;               // [block][warpgroup][vertical tap][64 x 64 in register order]
-  int64_t x_batch, dy_batch;  // strides in bytes
-  uint32_t x_channel, dy_channel;
-  int x_h, x_w, dy_h, dy_w;
-  int crop_h, crop_w;
-  int batch, pairs;
-  int in_per_group, out_per_group, in_blocks, out_blocks, passes_w, passes, units;
-  int strips, shares;
-};
-
-// What a block works on: blockIdx.x = (share * strips + strip) * units + unit.
-struct Work {
-  int in_first, out_first;        // channels
-  int in_channels, out_channels;  // that exist from there on
-  int tap_row, tap_column;        // the block's first
-  int strip, first_step, steps;
-};
-
-struct Control {
-  uint64_t full[kRollingSlots], empty[kRollingSlots];
-  int item[kRollingSlots];  // RollingItem::word; the exponent is of x and dy together
-  uint32_t exchange[kRollingSlots][2][kProducerWarps];
-  uint32_t redo[2][kProducerWarps];
-  alignas(16) Work work;  // apart from what is written later
-};
-static_assert(sizeof(Control) <= kControlBytes, "the rings start behind it");
-
-__device__ inline Work WorkOf(const RollingParams& p) {
-  Work work;
-  int unit = static_cast<int>(blockIdx.x) % p.units;
-  const int split = static_cast<int>(blockIdx.x) / p.units;
-  const int pass = unit % p.passes;
-  unit /= p.passes;
-  const int out_block = unit % p.out_blocks;
-  unit /= p.out_blocks;
-  const int in_block = unit % p.in_blocks, group = unit / p.in_blocks;
-  work.in_first = group * p.in_per_group + 64 * in_block;
-  work.out_first = group * p.out_per_group + 64 * out_block;
-  work.in_channels = p.in_per_group - 64 * in_block;
-  work.out_channels = p.out_per_group - 64 * out_block;
-  work.tap_row = kRollingTaps * (pass / p.passes_w);
-  work.tap_column = kRollingTaps * (pass % p.passes_w);
-  work.strip = split % p.strips;
-  const int share = split / p.strips;
-  const int64_t all = int64_t{p.batch} * p.pairs;
-  work.first_step = RollingShare(all, p.shares, share);
-  work.steps = RollingShare(all, p.shares, share + 1) - work.first_step;
-  return work;
-}
-
-template <typename T, int COLUMNS, int IN_HALVES, int OUT_HALVES>
-struct Producer {
-  using Raw = typename Element<T>::Raw;
-  using Ring = RollingWgradRing<COLUMNS, IN_HALVES, OUT_HALVES>;
-  using Round = typename Ring::Round;
-  static constexpr bool kScaled = sizeof(T) == 4;
-
-  const RollingParams& p;
-  Control& control;
-  const uint32_t ring;  // shared address
-  const int warp, lane;
-  int x_half, dy_half;  // channels from chunk `warp` to chunk `warp + 4`
-  uint32_t inside = 0;  // which cells of a full item exist for this lane, as in Item
-
-  // An item's rows, and which of this lane's cells exist: a bit for every row and group of x, then
-  // of dy, then one for the tail. A dead item has none.
-  struct Item {
-    const char *x, *dy;
-    uint32_t cells;
-  };
-  static constexpr uint32_t kXRow0 = (1u << Ring::kGroups) - 1, kXRow1 = kXRow0 << Ring::kGroups;
-  static constexpr uint32_t kDyRow0 = kXRow1 << Ring::kGroups, kDyRow1 = kDyRow0 << Ring::kGroups;
-  static constexpr uint32_t kTail = 1u << 4 * Ring::kGroups;
-
-  __device__ Producer(const RollingParams& p, Control& control, uint32_t ring, int warp, int lane)
-      : p(p), control(control), ring(ring), warp(warp), lane(lane) {
-    const Work& work = control.work;
-    x_half = RollingChannel(work.in_channels, warp + 4) - RollingChannel(work.in_channels, warp);
-    dy_half = RollingChannel(work.out_channels, warp + 4) - RollingChannel(work.out_channels, warp);
-    const int x_column = work.strip * COLUMNS + lane;
-    const int dy_column = x_column + work.tap_column - p.crop_w;
-    const auto in_dy = [&](int column) {
-      return static_cast<unsigned>(column) < static_cast<unsigned>(p.dy_w);
-    };
-    constexpr uint32_t kBothRows = 1u + (1u << Ring::kGroups);
-    for (int g = 0; g < Ring::kGroups; ++g) {
-      if (x_column + 32 * g < p.x_w) inside |= kBothRows << g;
-      if (in_dy(dy_column + 32 * g)) inside |= kBothRows << (2 * Ring::kGroups + g);
-    }
-    if (lane < 4 * OUT_HALVES && in_dy(dy_column - lane + Ring::TailColumn(lane))) inside |= kTail;
-  }
-
-  // Computed anew for every item: what it is computed from would need more registers than there
-  // are.
-  __device__ __forceinline__ Item ItemOf(int image, int item, bool steps, bool exists) const {
-    const Work& work = control.work;
-    const int x_row = 2 * item, dy_row = x_row + work.tap_row - p.crop_h;
-    const auto in_dy = [&](int row) {
-      return static_cast<unsigned>(row) < static_cast<unsigned>(p.dy_h);
-    };
-    uint32_t cells = 0;
-    if (steps && x_row < p.x_h) cells |= kXRow0;
-    if (steps && x_row + 1 < p.x_h) cells |= kXRow1;
-    if (in_dy(dy_row)) cells |= kDyRow0;
-    if (in_dy(dy_row + 1)) cells |= kDyRow1;
-    if (in_dy(dy_row + Ring::TailRow(lane))) cells |= kTail;
-    if (!exists) cells = 0;
-    const auto at = [&](const void* base, int64_t batch, uint32_t channel_bytes, int channel,
-                        int width, int row, int column) {
-      return static_cast<const char*>(base) + image * batch +
-             channel * static_cast<int64_t>(channel_bytes) +
-             (static_cast<int64_t>(row) * width + column) * int{sizeof(T)};
-    };
-    const int column = work.strip * COLUMNS + lane;
-    return {
-        at(p.x, p.x_batch, p.x_channel, work.in_first + RollingChannel(work.in_channels, warp),
-           p.x_w, x_row, column),
-        at(p.dy, p.dy_batch, p.dy_channel, work.out_first + RollingChannel(work.out_channels, warp),
-           p.dy_w, dy_row, column + work.tap_column - p.crop_w),
-        cells & inside};
-  }
-  __device__ __forceinline__ Item ItemOf(const RollingWalk& walk) const {
-    return ItemOf(walk.image, walk.item, walk.steps(), walk.more);
-  }
-
-  // A round's loads: where unit 0 starts, and a bit for each unit that exists.
-  struct Source {
-    const char* at;
-    uint32_t cells, channel, row;  // from one channel to the next, from one row to the next
-  };
-  __device__ __forceinline__ Source SourceOf(const Item& item, Round round) const {
-    const uint32_t channel = round.is_dy ? p.dy_channel : p.x_channel;
-    const uint32_t row = (round.is_dy ? p.dy_w : p.x_w) * uint32_t{sizeof(T)};
-    const int half = round.half == 0 ? 0 : round.is_dy ? dy_half : x_half;
-    const char* at = round.is_dy ? item.dy : item.x;
-    at += static_cast<int64_t>(half) * channel;
-    at += round.group * 32 * sizeof(T);
-    if (round.row == 1) at += row;
-    const int shift = ((round.is_dy ? 2 : 0) + round.row) * Ring::kGroups + round.group;
-    return {at, item.cells >> shift, channel, row};
-  }
-  __device__ __forceinline__ void Gather(Raw (&v)[8], const Source& from, int unit) const {
-    const char* at = from.at + Ring::UnitGroup(unit) * 32 * sizeof(T);
-    if (Ring::UnitRow(unit) == 1) at += from.row;
-    const uint32_t wanted = from.cells & 1u << unit;
-#pragma unroll
-    for (int k = 0; k < 8; ++k, at += from.channel) {
-      v[k] = ptx::LoadIf(reinterpret_cast<const Raw*>(at), wanted);
-    }
-  }
-  __device__ __forceinline__ void GatherTail(Raw (&v)[8], const Item& item) const {
-    const char* at =
-        item.dy + (Ring::TailHalf(lane) == 0 ? 0 : int64_t{dy_half} * p.dy_channel) +
-        (int64_t{Ring::TailRow(lane)} * p.dy_w + Ring::TailColumn(lane) - lane) * int{sizeof(T)};
-#pragma unroll
-    for (int k = 0; k < 8; ++k, at += p.dy_channel) {
-      v[k] = ptx::LoadIf(reinterpret_cast<const Raw*>(at), item.cells & kTail);
-    }
-  }
-
-  // Converts a unit and stores its cells at an address, and twice where dy has its mirror; returns
-  // the largest scaled magnitudes, two halves.
-  __device__ __forceinline__ uint32_t Put(const Raw (&v)[8], uint32_t to, bool twice, float scale,
-                                          uint32_t largest) const {
-    uint32_t packed[4], low[4];
-    largest = ConvertCell<T, 1, 1>(v, scale, packed, low, largest);
-    const uint4 cell = make_uint4(packed[0], packed[1], packed[2], packed[3]);
-    ptx::StoreShared128(to, cell);
-    if (twice) ptx::StoreShared128(to + kRollingSlots * Ring::kDyItem, cell);
-    return largest;
-  }
-  __device__ __forceinline__ uint32_t TargetOf(int slot, Round round) const {
-    const int chunk = warp + 4 * round.half;
-    const int column = round.group * 32 + lane;
-    return ring + (round.is_dy ? Ring::DyCell(slot, round.row, chunk, column)
-                               : Ring::XCell(slot, round.row, chunk, column));
-  }
-  __device__ __forceinline__ static uint32_t UnitOffset(Round round, int unit) {
-    const int row = round.is_dy ? Ring::kDyRow : Ring::kXRow;
-    return Ring::UnitRow(unit) * row + Ring::UnitGroup(unit) * 512;
-  }
-  __device__ __forceinline__ uint32_t PutTail(const Raw (&v)[8], int slot, float scale,
-                                              uint32_t largest) const {
-    if (lane >= 4 * OUT_HALVES) return largest;
-    return Put(v,
-               ring + Ring::DyCell(slot, Ring::TailRow(lane), warp + 4 * Ring::TailHalf(lane),
-                                   Ring::TailColumn(lane)),
-               slot == 0, scale, largest);
-  }
-
-  struct Scales {
-    float x, dy;
-  };
-
-  // Largest x and dy values over all producer warps.
-  __device__ __forceinline__ void MaxOfAll(uint32_t (&value)[2],
-                                           uint32_t (*slots)[kProducerWarps]) const {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      value[i] = __reduce_max_sync(0xffffffffu, value[i]);
-      if (lane == 0) slots[i][warp] = value[i];
-    }
-    ptx::NamedBarrier<1, kProducers>();
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      value[i] = __reduce_max_sync(0xffffffffu, slots[i][lane % kProducerWarps]);
-    }
-  }
-
-  // The scales that two items need together, an image in its window keeping its own. Rare, so
-  // calls; by value, so that the caller's state stays in registers.
-  static __device__ __noinline__ Scales Needed(Producer self, Item a, Item b, Scales now,
-                                               bool x_left, bool dy_left) {
-    uint32_t largest[2] = {0, 0};
-    for (const Item& item : {a, b}) {
-      Raw v[8];
-      for (int r = 0; r < Ring::kRounds; ++r) {
-        const Round round = Ring::RoundOf(r);
-        for (int i = 0; i < Ring::kUnits; ++i) {
-          self.Gather(v, self.SourceOf(item, round), i);
-          uint32_t& to = largest[round.is_dy ? 1 : 0];
-          to = LargestBits(v, to);
-        }
-      }
-      self.GatherTail(v, item);
-      largest[1] = LargestBits(v, largest[1]);
-    }
-    self.MaxOfAll(largest, self.control.redo);
-    ptx::NamedBarrier<1, kProducers>();  // `redo` may be written again
-    if (x_left) now.x = ScaleOf(NeededExponent(largest[0], ExponentOf(now.x), true));
-    if (dy_left) now.dy = ScaleOf(NeededExponent(largest[1], ExponentOf(now.dy), true));
-    return now;
-  }
-  static __device__ __noinline__ void Fill(Producer self, Item item, int slot, Scales scales) {
-    Raw v[8];
-    for (int r = 0; r < Ring::kRounds; ++r) {
-      const Round round = Ring::RoundOf(r);
-      for (int i = 0; i < Ring::kUnits; ++i) {
-        self.Gather(v, self.SourceOf(item, round), i);
-        self.Put(v, self.TargetOf(slot, round) + UnitOffset(round, i), round.is_dy && slot == 0,
-                 round.is_dy ? scales.dy : scales.x, 0);
-      }
-    }
-    self.GatherTail(v, item);
-    self.PutTail(v, slot, scales.dy, 0);
-  }
-
-  __device__ __forceinline__ void Publish(int slot, Scales scales, bool first, bool last) const {
-    if (threadIdx.x == 0) {
-      const int exponent = ExponentOf(scales.x) + ExponentOf(scales.dy);
-      control.item[slot] = RollingItem(exponent, first, last).word;
-    }
-    ptx::FenceAsync();
-    __syncwarp();
-    if (lane == 0) ptx::BarrierArrive(ptx::SharedAddress(&control.full[slot]));
-  }
-
-  __device__ void Run() {
-    RollingWalk walk(p.pairs, control.work.first_step, control.work.steps);
-    Item item = ItemOf(walk);
-    Raw v[Ring::kUnits][8], tail[8];
-#pragma unroll
-    for (int i = 0; i < Ring::kUnits; ++i) Gather(v[i], SourceOf(item, Ring::RoundOf(0)), i);
-    float x_scale = ScaleOf(kMinExponent), dy_scale = ScaleOf(kMinExponent);
-    int slot = 0;
-    uint32_t parity = 1;
-    const auto advance = [&] {
-      if (++slot == kRollingSlots) {
-        slot = 0;
-        parity ^= 1;
-      }
-    };
-    while (walk.more) {
-      ptx::BarrierWait(ptx::SharedAddress(&control.empty[slot]), parity);
-      GatherTail(tail, item);
-      uint32_t largest[2] = {0, 0};
-#pragma unroll 1
-      for (int r = 0; r < Ring::kRounds; ++r) {
-        const Round round = Ring::RoundOf(r);
-        const bool last = r + 1 == Ring::kRounds;
-        if (last) {  // what is loaded from here on belongs to the next item
-          RollingWalk ahead = walk;
-          ahead.Next(p.pairs);
-          item = ItemOf(ahead);
-        }
-        const Source from = SourceOf(item, Ring::RoundOf(last ? 0 : r + 1));
-        const uint32_t to = TargetOf(slot, round);
-        const bool twice = round.is_dy && slot == 0;
-        const float scale = round.is_dy ? dy_scale : x_scale;
-        uint32_t now = 0;
-#pragma unroll
-        for (int i = 0; i < Ring::kUnits; ++i) {
-          now = Put(v[i], to + UnitOffset(round, i), twice, scale, now);
-          Gather(v[i], from, i);
-        }
-        largest[0] = round.is_dy ? 0 : ptx::MaxAbsHalf2(largest[0], now);
-        largest[1] = round.is_dy ? ptx::MaxAbsHalf2(largest[1], now) : largest[1];
-      }
-      largest[1] = PutTail(tail, slot, dy_scale, largest[1]);
-      if constexpr (kScaled) {
-        largest[0] = max(largest[0] & 0xffffu, largest[0] >> 16);
-        largest[1] = max(largest[1] & 0xffffu, largest[1] >> 16);
-        MaxOfAll(largest, control.exchange[slot]);
-        const bool fresh = walk.first || walk.item % (kFlushPixels / (2 * COLUMNS)) == 0;
-        const bool x_left = LeavesWindow(largest[0], fresh);
-        const bool dy_left = LeavesWindow(largest[1], fresh);
-        if (x_left || dy_left) {
-          const Item now = ItemOf(walk);
-          const Item before = walk.first ? now : ItemOf(walk.image, walk.item - 1, true, true);
-          const Scales scales = Needed(*this, now, before, {x_scale, dy_scale}, x_left, dy_left);
-          if (scales.x != x_scale || scales.dy != dy_scale) {
-            x_scale = scales.x;
-            dy_scale = scales.dy;
-            if (!walk.first) {
-              // This item's step upwards has to be done with the old rows in the new scale.
-              Fill(*this, before, slot, scales);
-              Publish(slot, scales, true, false);
-              advance();
-              ptx::BarrierWait(ptx::SharedAddress(&control.empty[slot]), parity);
-            }
-            Fill(*this, now, slot, scales);
-          }
-        }
-      }
-      Publish(slot, {x_scale, dy_scale}, walk.first, walk.last());
-      advance();
-      walk.Next(p.pairs);
-    }
-  }
-};
-
-template <typename T, int COLUMNS, int IN_HALVES, int OUT_HALVES>
+template <typename T, int COLUMNS, int IN_HALVES, int OUT_HALVES, int PRODUCTS>
 struct Consumer {
   using Operand = typename Element<T>::Operand;
-  using Ring = RollingWgradRing<COLUMNS, IN_HALVES, OUT_HALVES>;
+  static constexpr int kParts = PRODUCTS == 3 ? 2 : 1;
+  using Ring = RollingWgradRing<COLUMNS, IN_HALVES, OUT_HALVES, kParts>;
   static constexpr bool kScaled = sizeof(T) == 4;
-  static constexpr int kN = 32 * OUT_HALVES * kRollingTaps;
+  static constexpr int kN = 32 * OUT_HALVES * kParts * kRollingTaps;
+  static constexpr int kHigh = PRODUCTS == 3 ? RollingSplit::kPairs : 0;
   static constexpr int kFlush = kFlushPixels / (2 * COLUMNS);  // steps
 
   const RollingParams& p;
@@ -380,6 +48,7 @@ struct Consumer {
 
   __device__ void Run() const {
     float sum[kN / 2];
+    float high[kHigh + 1][2];  // the products of high parts, in float32
     int slot = 0;
     uint32_t parity = 0;
     bool clear = true;
@@ -389,6 +58,8 @@ struct Consumer {
     do {
 #pragma unroll
       for (int i = 0; i < kN / 2; ++i) sum[i] = 0.f;
+#pragma unroll
+      for (int i = 0; i < kHigh; ++i) high[i][0] = high[i][1] = 0.f;
       const int exponent = item.exponent();
       // `slot` holds an item that may be the upper one of a step.
       for (int n = 0; n < kFlush && !item.last();) {
@@ -397,7 +68,7 @@ struct Consumer {
         ptx::BarrierWait(ptx::SharedAddress(&control.full[next]), next_parity);
         item = RollingItem(&control.item[next], lane);
         if (!item.first()) {
-          Step(sum, slot);
+          Step(sum, high, slot);
           ++n;
         }
         if (lane == 0) ptx::BarrierArrive(ptx::SharedAddress(&control.empty[slot]));
@@ -405,53 +76,100 @@ struct Consumer {
         parity = next_parity;
         if (item.exponent() != exponent) break;
       }
-      float4* const to = reinterpret_cast<float4*>(p.slots) +
-                         (blockIdx.x * int64_t{3} + group) * kRollingTaps * 1024 +
-                         threadIdx.x % 128;
-      // Two factors: their product may leave float32's range.
-      const float scale = kScaled ? PowerOfTwo(exponent / 2 - kTargetExponent) : 1.f;
-      const float scale_too = kScaled ? PowerOfTwo(exponent - exponent / 2 - kTargetExponent) : 1.f;
+      Flush(sum, high, exponent, clear);
+      clear = false;
+    } while (!item.last());
+  }
+
+  // Adds to the block's slot, or begins it.
+  __device__ __forceinline__ void Flush(const float (&sum)[kN / 2],
+                                        const float (&high)[kHigh + 1][2], int exponent,
+                                        bool clear) const {
+    float4* const to = reinterpret_cast<float4*>(p.slots) +
+                       (control.work.slot * int64_t{kRollingTaps} + group) * (kRollingTaps * 1024);
+    const int thread = threadIdx.x % 128;
+    // Two factors: their product may leave float32's range.
+    const float scale = kScaled ? PowerOfTwo(exponent / 2 - kTargetExponent) : 1.f;
+    const float scale_too = kScaled ? PowerOfTwo(exponent - exponent / 2 - kTargetExponent) : 1.f;
+    // Not all loads at once: they would need as many registers as the sums.
+    if constexpr (PRODUCTS == 3) {
+      float2* const quarter =
+          reinterpret_cast<float2*>(to) +
+          RollingSplit::SlotPair(control.work.in_block, control.work.out_block, thread, 0);
+#pragma unroll
+      for (int i = 0; i < kHigh; ++i) {
+        float2* const at = quarter + RollingSplit::SlotPair(0, 0, 0, i);
+        float value[2];
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const auto product = [&](int x_part, int dy_part) {
+            return sum[RollingSplit::Accumulator(i, e, x_part, dy_part)];
+          };
+          constexpr float kLow = RollingSplit::kLow;
+          const float low = product(1, 0) + product(0, 1) + product(1, 1) * kLow;
+          value[e] = high[i][e] + low * kLow;
+        }
+        asm volatile("" ::: "memory");
+        const float2 old = clear ? make_float2(0.f, 0.f) : *at;
+        *at =
+            make_float2(old.x + value[0] * scale * scale_too, old.y + value[1] * scale * scale_too);
+      }
+    } else {
 #pragma unroll
       for (int i = 0; i < kN / 8; ++i) {
         constexpr int kBlocks = 4 * OUT_HALVES;  // of 8 columns of one tap
-        float4* const at = to + (i / kBlocks * 8 + i % kBlocks) * 128;
-        // Not all loads at once: they would need as many registers as the sums.
+        float4* const at = to + (i / kBlocks * 8 + i % kBlocks) * 128 + thread;
         asm volatile("" ::: "memory");
         const float4 old = clear ? make_float4(0.f, 0.f, 0.f, 0.f) : *at;
         *at = make_float4(
             old.x + sum[4 * i] * scale * scale_too, old.y + sum[4 * i + 1] * scale * scale_too,
             old.z + sum[4 * i + 2] * scale * scale_too, old.w + sum[4 * i + 3] * scale * scale_too);
       }
-      clear = false;
-    } while (!item.last());
+    }
   }
 
   // Adds two rows.
-  __device__ __forceinline__ void Step(float (&sum)[kN / 2], int slot) const {
+  __device__ __forceinline__ void Step(float (&sum)[kN / 2], float (&high)[kHigh + 1][2],
+                                       int slot) const {
     const uint64_t x =
         wgmma::Descriptor(128, Ring::kXChunk) | ((ring + Ring::kXAt + slot * Ring::kXItem) >> 4);
     const uint64_t dy =
         wgmma::Descriptor(128, Ring::kDyChunk) | ((ring + slot * Ring::kDyItem + group * 16) >> 4);
-    wgmma::Pin(sum);
-    wgmma::Fence();
+    constexpr int kSteps = COLUMNS / 16, kTogether = PRODUCTS == 3 ? kPromote / 2 : kSteps;
+    // Not unrolled: the compiler would give the sums other registers behind every addition and
+    // serialise the instructions.
+#pragma unroll 1
+    for (int first = 0; first < kSteps; first += kTogether) {
+      wgmma::Pin(sum);
+      wgmma::Fence();
 #pragma unroll
-    for (int k = 0; k < COLUMNS / 16; ++k) {
+      for (int k = first; k < first + kTogether; ++k) {
 #pragma unroll
-      for (int row = 0; row < 2; ++row) {
-        wgmma::MultiplyRows<Operand, kN>::Run(sum, x + (row * (Ring::kXRow >> 4) + 16u * k),
-                                              dy + (row * (Ring::kDyRow >> 4) + 16u * k));
+        for (int row = 0; row < 2; ++row) {
+          wgmma::MultiplyRows<Operand, kN>::Run(sum, x + (row * (Ring::kXRow >> 4) + 16u * k),
+                                                dy + (row * (Ring::kDyRow >> 4) + 16u * k));
+        }
+      }
+      wgmma::Commit();
+      wgmma::Wait<0>();
+      wgmma::Pin(sum);
+#pragma unroll
+      for (int i = 0; i < kHigh; ++i) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          float& product = sum[RollingSplit::Accumulator(i, e, 0, 0)];
+          high[i][e] += product;
+          product = 0.f;
+        }
       }
     }
-    wgmma::Commit();
-    wgmma::Wait<0>();
-    wgmma::Pin(sum);
   }
 };
 
-template <typename T, int COLUMNS, int IN_HALVES, int OUT_HALVES>
+template <typename T, int COLUMNS, int IN_HALVES, int OUT_HALVES, int PRODUCTS>
 __global__ void __launch_bounds__(kThreads, 1)
     RollingWgradKernel(const __grid_constant__ RollingParams p) {
-  extern __shared__ __align__(1024) uint8_t shared[];
+  uint8_t* const shared = SharedMemory();
   Control& control = *reinterpret_cast<Control*>(shared);
   const uint32_t ring = ptx::SharedAddress(shared) + kControlBytes;
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
@@ -461,13 +179,15 @@ __global__ void __launch_bounds__(kThreads, 1)
       ptx::BarrierInit(ptx::SharedAddress(&control.empty[i]), kConsumerWarps);
     }
     ptx::BarrierInitFence();
-    control.work = WorkOf(p);
+    control.work = WorkOf<PRODUCTS == 3 ? RollingSplit::kChannels : 64>(p);
   }
   __syncthreads();
   if (warp < kProducerWarps) {
-    Producer<T, COLUMNS, IN_HALVES, OUT_HALVES>(p, control, ring, warp, lane).Run();
+    if constexpr (PRODUCTS == 3) ptx::RegistersDown<kProducerRegisters>();
+    Producer<T, COLUMNS, IN_HALVES, OUT_HALVES, PRODUCTS>(p, control, ring, warp, lane).Run();
   } else {
-    Consumer<T, COLUMNS, IN_HALVES, OUT_HALVES>{p, control, ring, warp / 4 - 1}.Run();
+    if constexpr (PRODUCTS == 3) ptx::RegistersUp<kConsumerRegisters>();
+    Consumer<T, COLUMNS, IN_HALVES, OUT_HALVES, PRODUCTS>{p, control, ring, warp / 4 - 1}.Run();
   }
 }
 

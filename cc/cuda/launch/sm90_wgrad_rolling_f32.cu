@@ -27,7 +27,9 @@ cudaError_t Launch(const Call& call) {
   const auto planned = Plan(call.pass, call.problem, call.dtype);
   if (planned->reason != nullptr) return cudaErrorNotSupported;
   const Programme& g = planned->plan;
-  const cudaError_t status = call.dtype == DType::kF32 ? LaunchF32(call, g) : Launch16Bit(call, g);
+  const cudaError_t status = g.products == 3             ? LaunchF32x3(call, g)
+                             : call.dtype == DType::kF32 ? LaunchF32(call, g)
+                                                         : Launch16Bit(call, g);
   if (status != cudaSuccess || call.vector == nullptr) return status;
   return grad_bias::Launch(call, static_cast<uint8_t*>(call.workspace) + g.workspace_bytes);
 }

@@ -94,10 +94,10 @@ __device__ __forceinline__ uint32_t OffsetOf(uint32_t place, int origin_y, int o
 }
 
 // Largest finite magnitude of a thread's raw values, as its bits; for choosing an exponent.
-template <typename Raw>
-__device__ __forceinline__ uint32_t LargestBits(const Raw (&v)[8], uint32_t largest) {
+template <typename Raw, int N>
+__device__ __forceinline__ uint32_t LargestBits(const Raw (&v)[N], uint32_t largest) {
 #pragma unroll
-  for (int k = 0; k < 8; ++k) {
+  for (int k = 0; k < N; ++k) {
     const uint32_t bits = __float_as_uint(static_cast<float>(v[k])) & 0x7fffffffu;
     if (bits < 0x7f800000u && bits > largest) largest = bits;
   }
@@ -158,6 +158,25 @@ __device__ __forceinline__ uint32_t ConvertCell(const typename Element<T>::Raw (
   if constexpr (sizeof(T) == 4) {
     largest = ptx::MaxAbsHalf2(largest, ptx::MaxAbsHalf2(ptx::MaxAbsHalf2(packed[0], packed[1]),
                                                          ptx::MaxAbsHalf2(packed[2], packed[3])));
+  }
+  return largest;
+}
+
+// The same of one channel, in the lower halves.
+template <typename T, int PRODUCTS, int kLowScale>
+__device__ __forceinline__ uint32_t ConvertChannel(typename Element<T>::Raw v, float scale,
+                                                   uint32_t* packed, uint32_t* low,
+                                                   uint32_t largest) {
+  if constexpr (sizeof(T) == 4) {
+    const float a = v * scale;
+    *packed = ptx::PackHalf2(a, 0.f);
+    if constexpr (PRODUCTS == 3) {
+      const __half2 h = reinterpret_cast<const __half2&>(*packed);
+      *low = ptx::PackHalf2((a - __low2float(h)) * kLowScale, 0.f);
+    }
+    largest = ptx::MaxAbsHalf2(largest, *packed);
+  } else {
+    *packed = v;
   }
   return largest;
 }

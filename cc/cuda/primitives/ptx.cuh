@@ -156,6 +156,10 @@ __device__ __forceinline__ void StoreSharedWord(uint32_t shared, uint32_t v) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(shared), "r"(v) : "memory");
 }
 
+__device__ __forceinline__ void StoreShared16(uint32_t shared, uint32_t v) {
+  asm volatile("st.shared.u16 [%0], %1;" ::"r"(shared), "h"(static_cast<uint16_t>(v)) : "memory");
+}
+
 __device__ __forceinline__ void StoreShared128(uint32_t shared, uint4 v) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(v.x), "r"(v.y),
                "r"(v.z), "r"(v.w)
