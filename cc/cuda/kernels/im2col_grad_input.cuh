@@ -109,8 +109,7 @@ __device__ __forceinline__ void StoreSums(typename E::Type* to, const float (&su
       const int64_t next = int64_t{j} * 8 * p.dx_channel;
       if (p.pairs) {
         if (n + 8 * j < n_left) {
-          *reinterpret_cast<Vector<typename E::Type, 2>*>(at + next) = {E::Round(first),
-                                                                        E::Round(second)};
+          StoreGlobal<typename E::Type, 2>(at + next, {{E::Round(first), E::Round(second)}});
         }
       } else {
         if (n + 8 * j < n_left) at[next] = E::Round(first);
