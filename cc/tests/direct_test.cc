@@ -219,6 +219,9 @@ int main(int argc, char**) {
         little);
   check(MakeProblem(1, 2, 1, 1, MakeAxis(4, 2, 9, 1, -2, 0), MakeAxis(5, 3, 7, 1, 0, -3)), little);
   check(MakeProblem(1, 1, 3, 3, MakeAxis(4, 5, 4, 6, 3, 1), MakeAxis(5, 4, 6, 4, 2, 5)), few);
+  // Three rows of taps, of which every other row of y has none, and more than four rows of x.
+  check(MakeProblem(1, 2, 3, 8, MakeAxis(11, 3, 2, 2, 1, 1), MakeAxis(10, 5, 3, 1, 2, 2)), few);
+  check(MakeProblem(1, 1, 5, 19, MakeAxis(9, 3, 1, 1, 1, 1), MakeAxis(21, 3, 1, 1, 1, 1)), {});
 
   Problem q = MakeProblem(1, 1, 1, 1, MakeAxis(4, 2, 2000, 1, 0, 0), one);
   if (transconv::PlanDirect(Pass::kForward, q, 4).reason == nullptr) return 1;
