@@ -94,6 +94,7 @@ endfunction()
 transconv_cuda_library(transconv_cuda_simt
   ARCHITECTURES ${CMAKE_CUDA_ARCHITECTURES}
   SOURCES
+    cc/cuda/launch/depthwise.cu
     cc/cuda/launch/direct_f32.cu
     cc/cuda/launch/direct_f64.cu
     cc/cuda/launch/direct_16bit.cu

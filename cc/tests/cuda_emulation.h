@@ -206,7 +206,7 @@ void Launch(unsigned grid, unsigned threads, size_t shared_bytes, const Kernel& 
   block.body = [&] {
     for (unsigned b = 0; b < grid; ++b) {
       ::blockIdx.x = b;
-      if (::threadIdx.x == 0) std::memset(block.shared.data(), 0xff, block.shared.size() * 8);
+      if (::threadIdx.x == 0) std::fill(block.shared.begin(), block.shared.end(), ~uint64_t{0});
       __syncthreads();
       kernel();
       __syncthreads();

@@ -1,9 +1,7 @@
 // The direct kernel on the CPU, thread by thread as on a GPU, against the definition.
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <limits>
 #include <random>
 #include <vector>
 
@@ -11,6 +9,7 @@
 #include "core/geometry.h"
 #include "cuda_emulation.h"
 #include "definition.h"
+#include "direct_oracle.h"
 // After the emulation.
 #include "cuda/kernels/direct.cuh"
 
@@ -23,49 +22,11 @@ using transconv::DirectPlan;
 using transconv::Layout;
 using transconv::Pass;
 using transconv::Problem;
-using transconv::definition::At;
-using transconv::definition::ForAll;
 using transconv::definition::MakeAxis;
 using transconv::definition::MakeProblem;
-
-// An output is poisoned until it is stored, once.
-void Expect(bool poisoned) {
-  if (!poisoned) std::printf("direct_test: stored twice\n"), std::exit(1);
-}
-
-template <typename T>
-struct Element {
-  using Type = T;
-  using Sum = T;
-  static constexpr T kPoison = std::numeric_limits<T>::quiet_NaN();
-  static T Load(const T* from) { return *from; }
-  static void Store(T* to, T value) {
-    Expect(std::isnan(*to));
-    *to = value;
-  }
-};
-
-// In place of the GPU's 16-bit types: summed in float, stored in 64ths, as which all is exact.
-struct Narrow {
-  using Type = int16_t;
-  using Sum = float;
-  static constexpr Type kPoison = std::numeric_limits<Type>::min();
-  static float Load(const Type* from) { return static_cast<float>(*from) / 64; }
-  static void Store(Type* to, float value) {
-    Expect(*to == kPoison);
-    *to = static_cast<Type>(value * 64);
-  }
-};
-
-// Values whose products and sums are exact in float.
-template <typename E>
-std::vector<typename E::Type> Draw(int64_t size, std::mt19937* random) {
-  std::vector<typename E::Type> values(static_cast<size_t>(size), E::kPoison);
-  for (auto& v : values) {
-    E::Store(&v, static_cast<typename E::Sum>(static_cast<int>((*random)() % 17) - 8) / 8);
-  }
-  return values;
-}
+using transconv::direct_oracle::Element;
+using transconv::direct_oracle::Example;
+using transconv::direct_oracle::Narrow;
 
 template <typename E, Pass kPass>
 void Run(const DirectPlan& p, const typename E::Type* image, const typename E::Type* weight,
@@ -135,33 +96,12 @@ void Check(const Problem& q, bool with_bias, const DirectLimits& limits, Count* 
   count->columns += plan.slices_w > 1;
   count->channels += plan.slices_c > 1;
   count->chunks += plan.slices() > 1 && plan.chunks > 1;
-  const int64_t x_size = q.batch * q.in_channels * q.h.in * q.w.in;
-  const int64_t y_size = q.batch * q.out_channels * q.h.out * q.w.out;
-  const auto source = Draw<E>(kForward ? x_size : y_size, random);
-  const auto weight = Draw<E>(q.in_channels * q.out_per_group() * q.taps(), random);
-  const auto bias = Draw<E>(q.out_channels, random);
-  std::vector<Sum> want(static_cast<size_t>(kForward ? y_size : x_size), Sum(0));
-  std::vector<typename E::Type> got(want.size(), E::kPoison);
-  if (kForward && with_bias) {
-    for (int64_t n = 0; n < q.batch; ++n) {
-      for (int64_t c = 0; c < q.out_channels; ++c) {
-        for (int64_t y = 0; y < q.h.out; ++y) {
-          for (int64_t x = 0; x < q.w.out; ++x) {
-            want[At(q, false, n, c, y, x)] = E::Load(&bias[static_cast<size_t>(c)]);
-          }
-        }
-      }
-    }
-  }
-  ForAll(q, [&](size_t x, size_t w, size_t y) {
-    want[kForward ? y : x] += E::Load(&source[kForward ? x : y]) * E::Load(&weight[w]);
-  });
-  Run<E, kPass>(plan, source.data(), weight.data(), with_bias ? bias.data() : nullptr, got.data());
-  for (size_t i = 0; i < want.size(); ++i) {
-    if (got[i] != E::kPoison && E::Load(&got[i]) == want[i]) continue;
-    std::printf("direct_test: %s element %d is %g, not %g\n", kForward ? "forward" : "grad_input",
-                static_cast<int>(i), static_cast<double>(E::Load(&got[i])),
-                static_cast<double>(want[i]));
+  const Example<E> example(q, kPass, with_bias, random);
+  std::vector<typename E::Type> got(example.want.size(), E::kPoison);
+  Run<E, kPass>(plan, example.source.data(), example.weight.data(), example.bias_or_null(),
+                got.data());
+  if (const char* wrong = example.Compare(got)) {
+    std::printf("direct_test: %s: %s\n", kForward ? "forward" : "grad_input", wrong);
     Describe(q, plan);
     std::exit(1);
   }
@@ -279,6 +219,9 @@ int main(int argc, char**) {
         little);
   check(MakeProblem(1, 2, 1, 1, MakeAxis(4, 2, 9, 1, -2, 0), MakeAxis(5, 3, 7, 1, 0, -3)), little);
   check(MakeProblem(1, 1, 3, 3, MakeAxis(4, 5, 4, 6, 3, 1), MakeAxis(5, 4, 6, 4, 2, 5)), few);
+  // Three rows of taps, of which every other row of y has none, and more than four rows of x.
+  check(MakeProblem(1, 2, 3, 8, MakeAxis(11, 3, 2, 2, 1, 1), MakeAxis(10, 5, 3, 1, 2, 2)), few);
+  check(MakeProblem(1, 1, 5, 19, MakeAxis(9, 3, 1, 1, 1, 1), MakeAxis(21, 3, 1, 1, 1, 1)), {});
 
   Problem q = MakeProblem(1, 1, 1, 1, MakeAxis(4, 2, 2000, 1, 0, 0), one);
   if (transconv::PlanDirect(Pass::kForward, q, 4).reason == nullptr) return 1;

@@ -35,12 +35,12 @@ struct Single {
   static constexpr float kPoison = -12345;
 };
 
-// In place of the GPU's 16-bit types: 64ths, as which all is exact.
+// In place of the GPU's 16-bit types: halves, as which all is exact.
 struct Narrow {
   using Type = int16_t;
-  static float Load(int16_t v) { return static_cast<float>(v) / 64; }
+  static float Load(int16_t v) { return static_cast<float>(v) / 2; }
   static float Widen(int16_t v) { return Load(v); }
-  static int16_t Round(float v) { return static_cast<int16_t>(v * 64); }
+  static int16_t Round(float v) { return static_cast<int16_t>(v * 2); }
   static constexpr int16_t kPoison = std::numeric_limits<int16_t>::min();
 };
 

@@ -107,6 +107,41 @@ __device__ inline void Accumulate(A (&sum)[RM][kDirectPositions], const A* x, co
   }
 }
 
+// The same where a target has three tap rows, each a row of cells before the last, and positions
+// are rows of cells, too: six cells of a channel serve twelve products of each of its weights'
+// columns.
+template <int RM, typename A>
+__device__ inline void AccumulateThreeRows(A (&sum)[RM][kDirectPositions], const A* x, const A* w,
+                                           int columns, const Hops& hop, int channels) {
+  constexpr int kRows = 3, kCells = kDirectPositions + kRows - 1;
+  x += (kRows - 1) * hop.cell_row;  // of the last tap, the first position's
+  for (int b = 0; b < columns; ++b) {
+    const A *x_channel = x, *w_channel = w;
+#pragma unroll 1
+    for (int c = 0; c < channels; ++c) {
+      A cell[kCells];
+#pragma unroll
+      for (int i = 0; i < kCells; ++i) cell[i] = x_channel[-i * hop.cell_row];
+#pragma unroll
+      for (int a = 0; a < kRows; ++a) {
+        A factor[DirectPadded(RM)];
+        LoadVector(factor, w_channel + a * hop.weight_row);
+#pragma unroll
+        for (int i = 0; i < RM; ++i) {
+#pragma unroll
+          for (int j = 0; j < kDirectPositions; ++j) {
+            sum[i][j] += factor[i] * cell[kRows - 1 - a + j];
+          }
+        }
+      }
+      x_channel += hop.cell_channel;
+      w_channel += hop.weight_channel;
+    }
+    x += hop.cell_column;
+    w += hop.weight_column;
+  }
+}
+
 __device__ inline void Swap(int& a, int& b) {
   const int kept = a;
   a = b;
@@ -373,7 +408,11 @@ __global__ void __launch_bounds__(kDirectThreads, sizeof(typename E::Sum) == 4 ?
             AccumulateColumns(sum, x, w, slice_w, tap_rows, hop, count, p);
           }
         } else if constexpr (kForward) {
-          Accumulate<RM, RM == 1>(sum, x, w, row.taps, column.taps, hop, channels, p.hop_cell);
+          if (RM == 8 && row.taps == 3 && p.hop_cell == -hop.cell_row) {
+            AccumulateThreeRows(sum, x, w, column.taps, hop, channels);
+          } else {
+            Accumulate<RM, RM == 1>(sum, x, w, row.taps, column.taps, hop, channels, p.hop_cell);
+          }
         } else {
           for (int plane_h = 0; plane_h < p.planes_h; ++plane_h) {
             for (int plane_w = 0; plane_w < p.planes_w; ++plane_w) {

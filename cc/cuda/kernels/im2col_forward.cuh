@@ -43,7 +43,7 @@ __device__ __forceinline__ void StageColumnsWeights(float* to,
                                                     int part, int parts, const ForwardParams& p) {
   const Im2colForwardPlan& g = p.plan;
   const int size = parts * g.part_weights(), columns = p.out_per_group * p.taps;
-  constexpr int kAhead = 4;  // loads on their way
+  constexpr int kAhead = KS > 2 ? 12 : 6;  // loads on their way
   for (int e = static_cast<int>(threadIdx.x); e < size; e += kAhead * kBoxThreads) {
     typename E::Type found[kAhead];
 #pragma unroll

@@ -41,24 +41,57 @@ struct alignas(8) IntPair {
   int value[2];
 };
 
-// The weights of a chunk in the order of the fragments, [step][fragment][lane][two registers].
-template <typename E, int NF>
-__device__ __forceinline__ void StageWeights(float* to, const typename E::Type* __restrict__ weight,
-                                             int n_left, int c_left, const GradInputParams& p) {
+// The weights of a chunk lie in the order of the fragments, [step][fragment][lane][two registers].
+// A thread takes every kBoxThreads-th in the order [channel][k], kAhead at a time: all of these
+// loads are on their way before the first is waited for. While sums are in registers, few are.
+template <int NF>
+constexpr int kWeightsAhead = NF == 8   ? 12
+                              : NF == 4 ? 6
+                              : NF == 2 ? 4
+                                        : 2;
+
+template <typename E, int kAhead>
+__device__ __forceinline__ void LoadWeights(typename E::Type (&found)[kAhead], int first,
+                                            const typename E::Type* __restrict__ weight, int n_left,
+                                            int c_left, const GradInputParams& p) {
   const Im2colPlan& g = p.plan;
-  const int size = g.weights();
-#pragma unroll 4
-  for (int e = static_cast<int>(threadIdx.x); e < size; e += kBoxThreads) {
-    int n = e;
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) {
+    int n = first + i * kBoxThreads;
+    const bool inside = n < g.weights();
     const int k = p.by_k.Split(n);
     int slow = k;
     const int fast = p.by_fast.Split(slow);
     const int c = g.channels_fastest ? fast : slow, tap = g.channels_fastest ? slow : fast;
-    const bool exists = k < g.k && n < n_left && c < c_left;
-    const int from = (n * p.out_per_group + c) * p.taps + tap;
-    const float value = exists ? E::Load(weight[from]) : 0.0f;
-    const int lane = n % 8 * 4 + k % 4;
-    to[(((k >> 3) * NF + (n >> 3)) * 32 + lane) * 2 + (k >> 2) % 2] = value;
+    found[i] = 0;
+    if (inside && k < g.k && n < n_left && c < c_left) {
+      found[i] = weight[(n * p.out_per_group + c) * p.taps + tap];
+    }
+  }
+}
+
+template <typename E, int NF, int kAhead>
+__device__ __forceinline__ void PutWeights(float* to, const typename E::Type (&found)[kAhead],
+                                           int first, const GradInputParams& p) {
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) {
+    int n = first + i * kBoxThreads;
+    if (n >= p.plan.weights()) break;
+    const int k = p.by_k.Split(n), lane = n % 8 * 4 + k % 4;
+    to[(((k >> 3) * NF + (n >> 3)) * 32 + lane) * 2 + (k >> 2) % 2] = E::Load(found[i]);
+  }
+}
+
+// Those of a chunk from `first` on.
+template <typename E, int NF, int kAhead>
+__device__ __forceinline__ void StageWeights(float* to, int first,
+                                             const typename E::Type* __restrict__ weight,
+                                             int n_left, int c_left, const GradInputParams& p) {
+#pragma unroll 1
+  for (int e = first; e < p.plan.weights(); e += kAhead * kBoxThreads) {
+    typename E::Type found[kAhead];
+    LoadWeights<E, kAhead>(found, e, weight, n_left, c_left, p);
+    PutWeights<E, NF, kAhead>(to, found, e, p);
   }
 }
 
@@ -109,8 +142,7 @@ __device__ __forceinline__ void StoreSums(typename E::Type* to, const float (&su
       const int64_t next = int64_t{j} * 8 * p.dx_channel;
       if (p.pairs) {
         if (n + 8 * j < n_left) {
-          *reinterpret_cast<Vector<typename E::Type, 2>*>(at + next) = {E::Round(first),
-                                                                        E::Round(second)};
+          StoreGlobal<typename E::Type, 2>(at + next, {{E::Round(first), E::Round(second)}});
         }
       } else {
         if (n + 8 * j < n_left) at[next] = E::Round(first);
@@ -128,6 +160,11 @@ constexpr int kGradInputBlocks = NF >= 4 ? 2 : 3;
 template <int NF>
 constexpr int kGradInputBlocks = NF >= 8 ? 2 : 3;
 #endif
+
+// A tile's first pixel.
+struct Origin {
+  int image, row, column;
+};
 
 template <typename E, int MF, int NF>
 __global__ void __launch_bounds__(kBoxThreads, kGradInputBlocks<NF>)
@@ -149,6 +186,10 @@ __global__ void __launch_bounds__(kBoxThreads, kGradInputBlocks<NF>)
   dx += first_channel * p.dx_channel;
   weight += int64_t{first_channel} * p.out_per_group * p.taps;
 
+  // The first weights are on their way while the first box is staged.
+  constexpr int kAhead = kWeightsAhead<NF>;
+  typename E::Type first_weights[kAhead];
+  if (g.held) LoadWeights<E, kAhead>(first_weights, thread, weight, n_left, p.out_per_group, p);
   for (int k = thread; k < g.steps * 8; k += kBoxThreads) {
     int slow = k, at = 0;
     const int fast = p.by_fast.Split(slow);
@@ -160,17 +201,28 @@ __global__ void __launch_bounds__(kBoxThreads, kGradInputBlocks<NF>)
     }
     offsets[k / 8 * 4 + k % 4].value[k / 4 % 2] = at * static_cast<int>(sizeof(float));
   }
-  for (int chunk = 0; g.held && chunk < g.chunks; ++chunk) {
-    const int c = chunk * g.chunk;
-    StageWeights<E, NF>(weights + chunk * g.weights(), weight + c * p.taps, n_left,
-                        p.out_per_group - c, p);
-  }
-
-  for (int tile = stream; tile < g.tiles; tile += p.streams) {
+  const auto origin = [&](int tile) {
     int image = tile;
     const int column = p.by_tile_w.Split(image) * g.columns;
     const int row = p.by_tile_h.Split(image) * g.rows;
-    const int dy_row = row * p.stride_h - p.crop_h, dy_column = column * p.stride_w - p.crop_w;
+    return Origin{image, row, column};
+  };
+  const auto stage = [&](const Origin& at, int chunk) {
+    StageBox<E>(box, dy + at.image * p.dy_batch, g.box, at.row * p.stride_h - p.crop_h,
+                at.column * p.stride_w - p.crop_w, chunk * g.chunk);
+  };
+  if (stream < g.tiles) stage(origin(stream), 0);
+  if (g.held) {
+    PutWeights<E, NF, kAhead>(weights, first_weights, thread, p);
+    for (int chunk = 0; chunk < g.chunks; ++chunk) {
+      StageWeights<E, NF, kAhead>(
+          weights + chunk * g.weights(), thread + (chunk == 0 ? kAhead * kBoxThreads : 0),
+          weight + chunk * g.chunk * p.taps, n_left, p.out_per_group - chunk * g.chunk, p);
+    }
+  }
+
+  for (int tile = stream; tile < g.tiles; tile += p.streams) {
+    const Origin place = origin(tile);
     for (int round = 0; round < g.rounds; ++round) {
       const int piece = round * Im2colPlan::kWarps + warp;
       // Pixels beyond the tile's last read the first one's dy.
@@ -181,16 +233,20 @@ __global__ void __launch_bounds__(kBoxThreads, kGradInputBlocks<NF>)
         int c = p.by_columns.Split(r);
         if (r >= g.rows) r = c = 0;
         pixel[i] = reinterpret_cast<const unsigned char*>(
-            box + (g.box.Shift(dy_column) + r * g.pixel_row + c * g.pixel_column));
+            box + (g.box.Shift(place.column * p.stride_w - p.crop_w) + r * g.pixel_row +
+                   c * g.pixel_column));
       }
       float sum[MF][NF][4] = {};
       for (int chunk = 0; chunk < g.chunks; ++chunk) {
-        const int c = chunk * g.chunk;
         if (round == 0) {
-          __syncthreads();
-          StageBox<E>(box, dy + image * p.dy_batch, g.box, dy_row, dy_column, c);
+          if (tile != stream || chunk > 0) {
+            __syncthreads();
+            stage(place, chunk);
+          }
           if (!g.held) {
-            StageWeights<E, NF>(weights, weight + c * p.taps, n_left, p.out_per_group - c, p);
+            const int c = chunk * g.chunk;
+            StageWeights<E, NF, 2>(weights, thread, weight + c * p.taps, n_left,
+                                   p.out_per_group - c, p);
           }
           __syncthreads();
         }
@@ -215,8 +271,8 @@ __global__ void __launch_bounds__(kBoxThreads, kGradInputBlocks<NF>)
         if (g.k % 8 != 0) MultiplyStep<MF, NF, true>(sum, pixel, at, w, g.k % 8);
       }
       if (piece < g.pieces) {
-        StoreSums<E, MF, NF>(dx + image * p.dx_batch, sum, piece * (16 * MF), row, column, n_left,
-                             p);
+        StoreSums<E, MF, NF>(dx + place.image * p.dx_batch, sum, piece * (16 * MF), place.row,
+                             place.column, n_left, p);
       }
     }
   }

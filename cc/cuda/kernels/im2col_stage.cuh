@@ -9,6 +9,7 @@
 #define TRANSCONV_CUDA_KERNELS_IM2COL_STAGE_CUH_
 
 #include <cstdint>
+#include <cstring>
 
 #include "core/im2col_box.h"
 
@@ -36,6 +37,28 @@ __device__ __forceinline__ void StoreVector(float* to, const Vector<float, N>& v
   }
 #else
   *reinterpret_cast<Vector<float, N>*>(to) = v;
+#endif
+}
+
+// The same to global memory, for 4, 8 or 16 bytes.
+template <typename T, int N>
+__device__ __forceinline__ void StoreGlobal(T* to, const Vector<T, N>& v) {
+#ifdef __CUDA_ARCH__
+  constexpr int kWords = sizeof(v) / 4;
+  uint32_t word[kWords];
+  memcpy(word, &v, sizeof(v));
+  if constexpr (kWords == 4) {
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(word[0]), "r"(word[1]),
+                 "r"(word[2]), "r"(word[3])
+                 : "memory");
+  } else if constexpr (kWords == 2) {
+    asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(word[0]), "r"(word[1])
+                 : "memory");
+  } else {
+    asm volatile("st.global.b32 [%0], %1;" ::"l"(to), "r"(word[0]) : "memory");
+  }
+#else
+  *reinterpret_cast<Vector<T, N>*>(to) = v;
 #endif
 }
 

@@ -149,8 +149,7 @@ __device__ __forceinline__ void AddColumns(typename E::Type* y, const float* col
 #pragma unroll
         for (int j = 0; j < N; ++j) result[j * run + c] = sum[j];
       } else if (N == 2 && p.joined) {
-        *reinterpret_cast<Vector<typename E::Type, 2>*>(to) = {E::Round(sum[0]),
-                                                               E::Round(sum[N - 1])};
+        StoreGlobal<typename E::Type, 2>(to, {{E::Round(sum[0]), E::Round(sum[N - 1])}});
       } else {
 #pragma unroll
         for (int j = 0; j < N; ++j) {
@@ -179,8 +178,8 @@ __device__ __forceinline__ void StoreRows(typename E::Type* y, const float* resu
     Vector<typename E::Type, V> value;
 #pragma unroll
     for (int k = 0; k < V; ++k) value.value[k] = E::Round(from.value[k]);
-    *reinterpret_cast<Vector<typename E::Type, V>*>(
-        y + ((y_row * p.w.target + tile.y_column) * p.y_column + at)) = value;
+    StoreGlobal<typename E::Type, V>(y + ((y_row * p.w.target + tile.y_column) * p.y_column + at),
+                                     value);
   }
 }
 

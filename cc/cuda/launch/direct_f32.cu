@@ -1,6 +1,7 @@
 // The direct kernel in float32, and its entry.
 #include "core/plans.h"
 #include "cuda/call.h"
+#include "cuda/launch/depthwise_launch.cuh"
 #include "cuda/launch/direct_launch.cuh"
 
 namespace transconv::cuda {
@@ -12,11 +13,23 @@ cudaError_t LaunchF32(const Call& call, const DirectPlan& plan) {
 
 namespace {
 
-const char* Make(const Problem& problem, Pass pass, DType dtype, DirectPlan* plan) {
-  *plan = PlanDirect(pass, problem, dtype == DType::kF64 ? 8 : 4);
-  return plan->reason;
+// The depthwise kernels run what they can.
+struct Plans {
+  bool is_depthwise = false;
+  DepthwisePlan depthwise;
+  DirectPlan direct;
+};
+
+const char* Make(const Problem& problem, Pass pass, DType dtype, Plans* plans) {
+  if (dtype != DType::kF64) {
+    plans->depthwise = PlanDepthwise(pass, problem);
+    plans->is_depthwise = plans->depthwise.reason == nullptr;
+    if (plans->is_depthwise) return nullptr;
+  }
+  plans->direct = PlanDirect(pass, problem, dtype == DType::kF64 ? 8 : 4);
+  return plans->direct.reason;
 }
-constexpr auto Plan = PlanOf<DirectPlan, Make>;
+constexpr auto Plan = PlanOf<Plans, Make>;
 
 const char* Supports(Pass pass, const Problem& problem, DType dtype) {
   return Plan(pass, problem, dtype)->reason;
@@ -27,7 +40,8 @@ int64_t Workspace(Pass, const Problem&, DType) { return 0; }
 cudaError_t Launch(const Call& call) {
   const auto planned = Plan(call.pass, call.problem, call.dtype);
   if (planned->reason != nullptr) return cudaErrorNotSupported;
-  const DirectPlan& plan = planned->plan;
+  if (planned->plan.is_depthwise) return depthwise::Launch(call, planned->plan.depthwise);
+  const DirectPlan& plan = planned->plan.direct;
   switch (call.dtype) {
     case DType::kF16:
       return LaunchF16(call, plan);
