@@ -196,23 +196,38 @@ def _taps_lose(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     return None
 
 
-_FEW_PIXELS = {_FORWARD: 1 << 13, _INPUT: 1 << 15, _WEIGHT: 1 << 17}
-_FEW_STRIDED = 1 << 13  # of a strided weight gradient
-_LITTLE_WORK = 1 << 31  # multiply-adds
+_FEW_PIXELS = {_FORWARD: 1 << 12, _INPUT: 1 << 14, _WEIGHT: 1 << 17}
+_FEW_STRIDED = 1 << 12  # of a strided weight gradient
+_LITTLE_WORK, _MUCH_WORK = 1 << 30, 1 << 32  # multiply-adds
+_LARGE_STRIDE = 4
+_LARGE_STRIDE_PIXELS = 1 << 13
+_WIDE_MATRIX = 512  # channels on both sides
+_COVERED_16_BIT = 256  # channels of a 16-bit forward pass without overlaps
+_FEW_TAPS_16_BIT = 9
 _FEW_CHANNELS = 16
 _HALF_TILE = 32
 _ROW = 64
 _LONG_ROW = 128  # of a 16-bit image
+_SECTOR = 16  # elements of 16 bits
 _ROLLING_TAPS = 3  # of a row, in one pass of the rolling weight gradient
-_MOST_WASTE = 1.6
+_MOST_WASTE, _MOST_FOLDED_WASTE = 1.6, 1.3
 
 
 def _strided_loses(pass_name: str, spec: Spec) -> str | None:
     g = spec.geometry
     if not spec.is_strided or g.dilation != (1, 1):
         return None
-    if max(g.stride) > 2:
-        return "a library's convolution of stride above 2 is faster"
+    pixels = spec.batch * math.prod(spec.in_size)
+    if max(g.stride) > _LARGE_STRIDE or (
+        max(g.stride) > 2 and pixels < _LARGE_STRIDE_PIXELS
+    ):
+        return f"a library's convolution of stride {max(g.stride)} is faster"
+    channels = spec.in_channels, spec.out_channels
+    narrow = max(channels) if pass_name == _FORWARD else 0
+    if min(channels) < _HALF_TILE and narrow <= _HALF_TILE:
+        return f"fewer than {_HALF_TILE} channels leave its operands half empty"
+    if min(channels) >= _WIDE_MATRIX and pass_name == _FORWARD:
+        return f"a library's matrix product of {_WIDE_MATRIX} channels is faster"
     covered = all(k <= s for k, s in zip(spec.kernel_size, g.stride, strict=True))
     if pass_name == _INPUT and covered and spec.in_channels > _MANY_CHANNELS:
         return "a library's matrix product of many channels is faster"
@@ -221,13 +236,29 @@ def _strided_loses(pass_name: str, spec: Spec) -> str | None:
 
 def _library_wins_in_16_bits(pass_name: str, spec: Spec, rolling: bool) -> bool:
     g = spec.geometry
+    channels = max(spec.in_per_group, spec.out_per_group)
     if spec.is_strided:
-        return g.dilation == (1, 1)
+        covered = all(k <= s for k, s in zip(spec.kernel_size, g.stride, strict=True))
+        if covered and pass_name == _FORWARD and channels <= _COVERED_16_BIT:
+            return False
+        few = channels <= _MANY_CHANNELS and spec.taps <= _FEW_TAPS_16_BIT
+        few = few and not (covered and pass_name == _WEIGHT)
+        return g.dilation == (1, 1) and not few
     if rolling:
         return pass_name == _WEIGHT and spec.kernel_size[1] > _ROLLING_TAPS
-    channels = max(spec.in_per_group, spec.out_per_group)
     short = spec.in_size[1] < _LONG_ROW or channels > _MANY_CHANNELS
     return pass_name == _WEIGHT or short
+
+
+def _cut_strips_lose(pass_name: str, spec: Spec) -> bool:
+    """Whether rolling strips of a 16-bit target have no columns to spare for a cut."""
+    if pass_name == _WEIGHT:
+        return False
+    if pass_name == _FORWARD:
+        source, columns = spec.in_per_group, spec.out_size[1]
+    else:
+        source, columns = spec.out_per_group, spec.in_size[1]
+    return source > _HALF_TILE and columns % _SECTOR != 0
 
 
 def _hopper_loses(rolling: bool = False) -> Rule:
@@ -251,13 +282,16 @@ def _hopper_loses(rolling: bool = False) -> Rule:
             return "a library's channels-last convolution is faster"
         if spec.itemsize == 2 and _library_wins_in_16_bits(pass_name, spec, rolling):
             return "a library's 16-bit convolution is faster"
+        if rolling and spec.itemsize == 2 and _cut_strips_lose(pass_name, spec):
+            return "strips cut at sectors are narrower than cuda:sm90_tile's"
         pixels = spec.batch * spec.in_size[0] * spec.in_size[1]
         few = _FEW_PIXELS[pass_name]
         if pass_name == _WEIGHT and spec.is_strided:
             few = _FEW_STRIDED
-        if pixels < few:
+        work = pixels * math.prod(channels) * spec.taps
+        if pixels < few and not (pass_name == _FORWARD and work >= _MUCH_WORK):
             return f"fewer than {few} pixels do not fill its tiles"
-        if pixels * math.prod(channels) * spec.taps < _LITTLE_WORK:
+        if work < _LITTLE_WORK:
             return "too little work to fill a card's multiprocessors"
         return _strided_loses(pass_name, spec)
 
@@ -320,9 +354,14 @@ def _half_strips(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
         columns = spec.in_size[1]
     else:
         columns = -(-spec.out_size[1] // spec.geometry.stride[1])
+    if columns < _ROW // 2 and -(-columns // 8) * 8 > _MOST_FOLDED_WASTE * columns:
+        return f"rows of {columns} targets leave much of groups of 8 empty"
     if columns > _ROW and -(-columns // _ROW) * _ROW > _MOST_WASTE * columns:
         return f"rows of {columns} targets leave much of strips of {_ROW} empty"
     return None
+
+
+_REPAYING = 16  # taps
 
 
 def _packing_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
@@ -330,7 +369,7 @@ def _packing_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None
     # Every pixel is packed once, and gathered once for each block of channels and taps.
     taps = spec.taps / math.prod(spec.geometry.stride)
     channels = spec.in_per_group, spec.out_per_group
-    if taps < 2 and min(channels) <= _MANY_CHANNELS:
+    if taps < 2 and spec.taps < _REPAYING and min(channels) <= _MANY_CHANNELS:
         return "few taps read a pixel, which does not repay packing it"
     if taps < 4 and max(channels) <= _ROW:
         return "one block reads a pixel, which does not repay packing it"
@@ -372,8 +411,9 @@ def _direct_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
 
 _FEWEST_A_GROUP = 4
 _FEWEST_COLUMNS = 8
+_MANY_TAPS = 64
 # Taps from which it beats a library's 16-bit convolution of few channels.
-_FAST_16_BIT = {_FORWARD: 1, _INPUT: 25, _WEIGHT: math.inf}
+_FAST_16_BIT = {_FORWARD: 1, _INPUT: 16, _WEIGHT: math.inf}
 
 
 def _im2col_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
@@ -391,13 +431,15 @@ def _im2col_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
         if pass_name == _INPUT and few < _FEWEST_A_GROUP:
             return f"fewer than {_FEWEST_A_GROUP} channels a group waste its operands"
         return None
-    if many < _FEWEST_COLUMNS:
+    if many < _FEWEST_COLUMNS and pass_name != _WEIGHT:
         return f"fewer than {_FEWEST_COLUMNS} channels waste its operands"
     if spec.itemsize == 2 and (few > _TINY or spec.taps < _FAST_16_BIT[pass_name]):
         return "a library's 16-bit convolution is faster"
     if pass_name == _FORWARD:
         if spec.out_channels > _TINY:
             return f"more than {_TINY} channels of y have too many columns"
+    elif pass_name == _WEIGHT and many <= _HALF_TILE and spec.taps >= _MANY_TAPS:
+        return None
     elif few > _FEW_CHANNELS or (few > _TINY and many > _DIRECT_CHANNELS):
         return f"more than {_FEW_CHANNELS} channels fill larger tiles"
     return None

@@ -32,7 +32,6 @@ struct Programme {
 inline const char* Choose(const Problem& q, Pass pass, DType dtype, Programme* result) {
   if (pass == Pass::kGradWeight) return "computes no weight gradient";
   if (const char* reason = CannotRoll(q, dtype)) return reason;
-  if (ProductsOf(q, dtype) != 1) return "multiplies float32 once: precision DEFAULT alone";
   constexpr int64_t kInt = std::numeric_limits<int32_t>::max();
   Programme g;
   const RollingAxis h(q.h, pass), w(q.w, pass);
