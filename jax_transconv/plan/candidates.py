@@ -198,7 +198,7 @@ def _taps_lose(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
 
 _FEW_PIXELS = {_FORWARD: 1 << 12, _INPUT: 1 << 14, _WEIGHT: 1 << 17}
 _FEW_STRIDED = 1 << 12  # of a strided weight gradient
-_LITTLE_WORK, _MUCH_WORK = 1 << 30, 1 << 32  # multiply-adds
+_LITTLE_WORK = 1 << 30  # multiply-adds
 _LARGE_STRIDE = 4
 _LARGE_STRIDE_PIXELS = 1 << 13
 _WIDE_MATRIX = 512  # channels on both sides
@@ -242,12 +242,17 @@ def _library_wins_in_16_bits(pass_name: str, spec: Spec, rolling: bool) -> bool:
         if covered and pass_name == _FORWARD and channels <= _COVERED_16_BIT:
             return False
         few = channels <= _MANY_CHANNELS and spec.taps <= _FEW_TAPS_16_BIT
-        few = few and not (covered and pass_name == _WEIGHT)
-        return g.dilation == (1, 1) and not few
+        return g.dilation == (1, 1) and (pass_name == _WEIGHT or not few)
     if rolling:
         return pass_name == _WEIGHT and spec.kernel_size[1] > _ROLLING_TAPS
     short = spec.in_size[1] < _LONG_ROW or channels > _MANY_CHANNELS
     return pass_name == _WEIGHT or short
+
+
+def _upsamples_scores(spec: Spec) -> bool:
+    """Whether few channels are spread far, as in FCN's last layer."""
+    channels = max(spec.in_channels, spec.out_channels)
+    return max(spec.geometry.stride) > _LARGE_STRIDE and channels <= _HALF_TILE
 
 
 def _cut_strips_lose(pass_name: str, spec: Spec) -> bool:
@@ -275,6 +280,9 @@ def _hopper_loses(rolling: bool = False) -> Rule:
         if g.groups > 1:
             if min(channels) < _FEW_CHANNELS:
                 return f"fewer than {_FEW_CHANNELS} channels a group waste its tiles"
+            wide = spec.itemsize == 2 and min(channels) >= _WIDE_MATRIX
+            if pass_name == _WEIGHT and wide:
+                return f"a library is faster with {_WIDE_MATRIX} channels a group"
             return None
         if spec.dtype == "float32" and g.precision > Precision.DEFAULT:
             return None  # the library falls back to kernels many times slower
@@ -284,14 +292,17 @@ def _hopper_loses(rolling: bool = False) -> Rule:
             return "a library's 16-bit convolution is faster"
         if rolling and spec.itemsize == 2 and _cut_strips_lose(pass_name, spec):
             return "strips cut at sectors are narrower than cuda:sm90_tile's"
+        if pass_name == _FORWARD and _upsamples_scores(spec):
+            return None
         pixels = spec.batch * spec.in_size[0] * spec.in_size[1]
         few = _FEW_PIXELS[pass_name]
         if pass_name == _WEIGHT and spec.is_strided:
             few = _FEW_STRIDED
         work = pixels * math.prod(channels) * spec.taps
-        if pixels < few and not (pass_name == _FORWARD and work >= _MUCH_WORK):
+        if pixels < few:
             return f"fewer than {few} pixels do not fill its tiles"
-        if work < _LITTLE_WORK:
+        half = pass_name != _WEIGHT and min(channels) <= _HALF_TILE
+        if work < (2 if half else 1) * _LITTLE_WORK:
             return "too little work to fill a card's multiprocessors"
         return _strided_loses(pass_name, spec)
 
@@ -369,7 +380,7 @@ def _packing_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None
     # Every pixel is packed once, and gathered once for each block of channels and taps.
     taps = spec.taps / math.prod(spec.geometry.stride)
     channels = spec.in_per_group, spec.out_per_group
-    if taps < 2 and spec.taps < _REPAYING and min(channels) <= _MANY_CHANNELS:
+    if taps <= 2 and spec.taps < _REPAYING and min(channels) <= _MANY_CHANNELS:
         return "few taps read a pixel, which does not repay packing it"
     if taps < 4 and max(channels) <= _ROW:
         return "one block reads a pixel, which does not repay packing it"
@@ -392,6 +403,8 @@ def _direct_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
             return f"{_FEW_CHANNELS} channels a group fill tiles of tensor cores"
         if g.layout == "NHWC":
             return "a block is of one group, whose channels are a part of every sector"
+        return None
+    if pass_name == _INPUT and spec.itemsize == 4 and _upsamples_scores(spec):
         return None
     if few > _TINY:
         return f"more than {_TINY} dense channels are a library's matrix product"
