@@ -234,7 +234,8 @@ struct Consumer {
                          work.strip,
                          p.strips,
                          p.strip,
-                         p.lead};
+                         p.lead,
+                         p.even};
     if constexpr (PRODUCTS == 3) {
       float joined[N / 4];
       Join(sum, joined);

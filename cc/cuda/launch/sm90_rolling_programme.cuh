@@ -25,6 +25,7 @@ struct Programme {
   RollingTaps taps;
   int m_per_group, k_per_group, m_blocks, units;
   int pairs, strips, shares, strip, lead, columns, skew;
+  bool even;
   int weight_bytes, ring_at, staging_at, staging_pitch, raw_at, shared_bytes;
   int64_t packed_bytes, workspace_bytes;
 };
@@ -73,7 +74,9 @@ inline const char* ChooseFor(const Problem& q, Pass pass, DType dtype, int block
   g.shares = static_cast<int>(std::clamp<int64_t>(blocks / (strips * units), 1, steps));
 
   const auto align = [](int bytes) { return (bytes + 127) / 128 * 128; };
-  g.staging_pitch = StagingPitch(g.n, element);
+  // Leads and widths of strips are even where rows are.
+  g.even = w.target % 2 == 0;
+  g.staging_pitch = StagingPitch(g.n, element, g.even && element == 4 && g.products == 1 ? 24 : 12);
   const int staging = kConsumerWarps * 8 * g.staging_pitch * element;
   // Stacked where half of the operand's rows would be empty, and loaded ahead, where that fits.
   const int skew = RollingSkew(w.first - g.lead, w.source, element);
@@ -148,6 +151,7 @@ inline RollingParams ParamsOf(const Call& call, const Programme& g) {
   p.ring_at = g.ring_at;
   p.staging_at = g.staging_at;
   p.staging_pitch = g.staging_pitch;
+  p.even = g.even;
   p.raw_at = g.raw_at;
   return p;
 }
