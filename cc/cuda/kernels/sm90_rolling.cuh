@@ -26,6 +26,7 @@
 #include "cuda/kernels/store_rows.cuh"
 #include "cuda/primitives/operand.cuh"
 #include "cuda/primitives/ptx.cuh"
+#include "cuda/primitives/shared_memory.cuh"
 #include "cuda/primitives/wgmma.cuh"
 
 namespace transconv::cuda::sm90_rolling {
@@ -233,7 +234,8 @@ struct Consumer {
                          work.strip,
                          p.strips,
                          p.strip,
-                         p.lead};
+                         p.lead,
+                         p.even};
     if constexpr (PRODUCTS == 3) {
       float joined[N / 4];
       Join(sum, joined);
@@ -255,7 +257,7 @@ struct Consumer {
 template <typename T, int N, int HALVES, int PRODUCTS>
 __global__ void __launch_bounds__(kThreads, 1)
     RollingTileKernel(const __grid_constant__ RollingParams p) {
-  extern __shared__ __align__(1024) uint8_t shared[];
+  uint8_t* const shared = SharedMemory();
   Control& control = *reinterpret_cast<Control*>(shared);
   const uint32_t base = ptx::SharedAddress(shared), weights = base + kControlBytes;
   const uint32_t ring = base + static_cast<uint32_t>(p.ring_at);

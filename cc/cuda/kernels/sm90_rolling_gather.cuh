@@ -178,6 +178,7 @@ struct Producer {
   // Where a producer stands.
   struct State {
     float scale = ScaleOf(kMinExponent);
+    int zeros = 0;  // items since the last that did not scale to zeros
     int slot = 0;
     uint32_t parity = 1;
     __device__ __forceinline__ void Advance() {
@@ -193,9 +194,11 @@ struct Producer {
                                          State* state) const {
     if constexpr (kScaled) {
       largest = MaxOfAll(max(largest & 0xffffu, largest >> 16), control.exchange[state->slot]);
-      // Nothing is summed across items, so a scale may become finer at any; but an item of real
-      // zeros would be loaded again for nothing.
-      const bool may_fall = largest != 0 || walk.first || walk.item % kZeroItems == 0;
+      // Nothing is summed across items, so a scale may become finer at any; but items of real zeros
+      // would be loaded again for nothing. The first two are: beside an item that needs the coarse
+      // scale the first has to keep it.
+      state->zeros = largest == 0 ? state->zeros + 1 : 0;
+      const bool may_fall = state->zeros <= 2 || walk.first || walk.item % kZeroItems == 0;
       if (LeavesWindow(largest, may_fall)) {
         const Item now = ItemOf(walk);
         const Item before = walk.first ? now : ItemOf(walk.image, walk.item - 1, true);

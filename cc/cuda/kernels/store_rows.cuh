@@ -18,6 +18,7 @@ struct StripRow {
   int origin;       // column of the first value; negative where a strip begins before the row
   int step, residues;
   int index, strips, strip, lead;  // which strip, of how many; columns between two; 0: no cutting
+  bool pairs = false;  // one residue, and every row and origin is a whole number of pairs
 };
 
 // Eight channels, the first or the second half of a warp's, are staged, residues interleaved, and
@@ -38,9 +39,16 @@ __device__ __forceinline__ void StoreStripHalf(const Value& value, const StripRo
   const int phase =
       static_cast<int>((first + channel_lane * row.channel + row.origin) & (kAlign - 1));
   T* out = staging + channel_lane * pitch + phase;
+  if (RES == 1 && row.pairs) {
+#pragma unroll
+    for (int j = 0; j < N / 8; ++j) {
+      *reinterpret_cast<Pair<T>*>(out + 8 * j + 2 * quad) =
+          RoundPair<T>(value(0, 2 * j), value(0, 2 * j + 1));
+    }
+  }
 #pragma unroll
   for (int r = 0; r < RES; ++r) {
-    if (r < row.residues) {
+    if (r < row.residues && !(RES == 1 && row.pairs)) {
 #pragma unroll
       for (int j = 0; j < N / 8; ++j) {
         const int v = 8 * j + 2 * quad;
@@ -91,11 +99,11 @@ __device__ __forceinline__ void StoreStripRow(const Value& value, const StripRow
   }
 }
 
-// Elements between two staged channels: twelve words past a multiple of 32, so that the eight
-// channels of a fragment hit different banks.
-inline int StagingPitch(int columns, int element_bytes) {
+// Elements between two staged channels: so many words past a multiple of 32, that the eight
+// channels of a fragment hit different banks. Twelve; pairs of two words each need 24.
+inline int StagingPitch(int columns, int element_bytes, int past = 12) {
   const int words = (columns * element_bytes + 16 + 3) / 4;
-  return ((words + 19) / 32 * 32 + 12) * 4 / element_bytes;
+  return ((words + 31 - past) / 32 * 32 + past) * 4 / element_bytes;
 }
 
 }  // namespace transconv::cuda

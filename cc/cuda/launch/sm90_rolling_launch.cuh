@@ -1,181 +1,18 @@
-// Host side of the rolling forward pass and gradient of x: strips, shared memory, launches.
+// Launches of the rolling forward pass and gradient of x.
 #ifndef TRANSCONV_CUDA_LAUNCH_SM90_ROLLING_LAUNCH_CUH_
 #define TRANSCONV_CUDA_LAUNCH_SM90_ROLLING_LAUNCH_CUH_
 
-#include <algorithm>
-#include <cstdint>
-#include <limits>
-#include <utility>
-
-#include "core/geometry.h"
-#include "core/pack_order.h"
-#include "core/rolling_plan.h"
 #include "cuda/call.h"
 #include "cuda/kernels/pack_weights.cuh"
 #include "cuda/kernels/sm90_rolling.cuh"
-#include "cuda/launch/sm90_limits.h"
+#include "cuda/launch/sm90_rolling_programme.cuh"
 
 namespace transconv::cuda::sm90_rolling {
 
-constexpr int kChunkTaps = 4;  // of a partial sum with three products, at most
-
-struct Programme {
-  int n, halves, products;
-  RollingTaps taps;
-  int m_per_group, k_per_group, m_blocks, units;
-  int pairs, strips, shares, strip, lead, columns, skew;
-  int weight_bytes, ring_at, staging_at, staging_pitch, raw_at, shared_bytes;
-  int64_t packed_bytes, workspace_bytes;
-};
-
-// The programme of a problem; returns why there is none, or null.
-inline const char* Choose(const Problem& q, Pass pass, DType dtype, Programme* result) {
-  if (pass == Pass::kGradWeight) return "computes no weight gradient";
-  if (const char* reason = CannotRoll(q, dtype)) return reason;
-  constexpr int64_t kInt = std::numeric_limits<int32_t>::max();
-  Programme g;
-  const RollingAxis h(q.h, pass), w(q.w, pass);
-  const bool forward = pass == Pass::kForward;
-  const int element = static_cast<int>(ByteWidth(dtype));
-  const int64_t k = forward ? q.in_per_group() : q.out_per_group();
-  const int64_t m = forward ? q.out_per_group() : q.in_per_group();
-  if (k % 8 != 0 || k > 64) return "needs a multiple of 8 source channels a group, at most 64";
-  g.products = ProductsOf(q, dtype);
-  if (g.products == 3 && std::max(k, m) > kStackChannels) {
-    return "precision HIGH and HIGHEST need at most 32 channels a group";
-  }
-  if (q.h.kernel > kRollingTaps) return "needs a kernel of at most 3 rows";
-  g.k_per_group = static_cast<int>(k);
-  g.m_per_group = static_cast<int>(m);
-  g.halves = k > 32 ? 2 : 1;
-  const RollingStrips strip = RollingStrips::Of(w.target, element, g.halves);
-  g.n = strip.n;
-  g.strip = strip.width;
-  g.lead = strip.lead;
-  const int most =
-      128 + (g.halves == 2 ? RollingTileRing<128, 2>::kMaxTail : RollingTileRing<128, 1>::kMaxTail);
-  if (q.w.kernel - 1 > most - g.n) return "the kernel is too wide";
-  g.columns = g.n + static_cast<int>(q.w.kernel) - 1;
-  const int64_t strips = strip.count;
-  if (strips * g.n * 2 > w.target * 3) return "rows are too short for its strips";
-  const int64_t m_blocks = CeilDiv(m, kPackedRows), units = q.groups * m_blocks;
-  const int64_t pairs = CeilDiv(h.target, 2), steps = q.batch * pairs;
-  if (steps > kInt || units > kInt / kSm90Blocks || strips > kInt / kSm90Blocks / units) {
-    return "more than 2^31 steps or blocks";
-  }
-  g.m_blocks = static_cast<int>(m_blocks);
-  g.units = static_cast<int>(units);
-  g.pairs = static_cast<int>(pairs);
-  g.strips = static_cast<int>(strips);
-  g.shares = static_cast<int>(std::clamp<int64_t>(kSm90Blocks / (strips * units), 1, steps));
-
-  const auto align = [](int bytes) { return (bytes + 127) / 128 * 128; };
-  g.staging_pitch = StagingPitch(g.n, element);
-  const int staging = kConsumerWarps * 8 * g.staging_pitch * element;
-  // Stacked where half of the operand's rows would be empty, and loaded ahead, where that fits.
-  const int skew = RollingSkew(w.first - g.lead, w.source, element);
-  const bool words = g.halves == 1 && skew >= 0 && g.columns + skew <= most;
-  const int raw = kProducerWarps * kCellBytes * (g.products == 3 ? kAhead<3> : kAhead<1>);
-  const int tap = g.products == 3 ? PackedTap<true>::kBytes : PackedTap<false>::kBytes;
-  const int chunks = g.products == 3 ? kCellChunks<1, 3> : 4 * g.halves;
-  for (const auto& [stacked, ahead] :
-       {std::pair{true, true}, {true, false}, {false, true}, {false, false}}) {
-    if (stacked && (m > kStackChannels || g.products == 3)) continue;
-    if (ahead ? !words : g.products == 3) continue;
-    g.taps = {stacked, static_cast<int>(q.h.kernel), static_cast<int>(q.w.kernel)};
-    g.skew = ahead ? skew : 0;
-    const int item = RollingTilePitch::Of(g.columns + g.skew, chunks).item;
-    g.weight_bytes = g.taps.count() * 2 * g.halves * tap;
-    g.ring_at = align(kControlBytes + g.weight_bytes);
-    g.staging_at = align(g.ring_at + kRollingSlots * item);
-    g.raw_at = ahead ? align(g.staging_at + staging) : 0;
-    g.shared_bytes = ahead ? g.raw_at + raw : g.staging_at + staging;
-    if (g.shared_bytes <= kSm90SharedBytes) break;
-  }
-  if (g.shared_bytes > kSm90SharedBytes) return "weights and rows exceed shared memory";
-  g.columns += g.skew;
-  g.packed_bytes = CeilDiv(units * g.weight_bytes, 256) * 256;
-  g.workspace_bytes = g.packed_bytes + (dtype == DType::kF32 ? 4 * q.groups * m : 0);
-  *result = g;
-  return nullptr;
-}
-
-inline RollingParams ParamsOf(const Call& call, const Programme& g) {
-  const Problem& q = call.problem;
-  const bool forward = call.pass == Pass::kForward;
-  const RollingAxis h(q.h, call.pass), w(q.w, call.pass);
-  const int64_t element = static_cast<int64_t>(ByteWidth(call.dtype));
-  RollingParams p{};
-  p.source = forward ? call.x : call.y;
-  p.target = forward ? call.y : call.x;
-  p.bias = call.vector;
-  p.weights = static_cast<const uint8_t*>(call.workspace);
-  p.scales = reinterpret_cast<const float*>(p.weights + g.packed_bytes);
-  p.source_channel = static_cast<uint32_t>(h.source * w.source * element);
-  p.source_batch = (forward ? q.in_channels : q.out_channels) * p.source_channel;
-  p.target_channel = h.target * w.target;
-  p.target_batch = (forward ? q.out_channels : q.in_channels) * p.target_channel;
-  p.source_h = static_cast<int>(h.source);
-  p.source_w = static_cast<int>(w.source);
-  p.target_h = static_cast<int>(h.target);
-  p.target_w = static_cast<int>(w.target);
-  p.first_row = static_cast<int>(h.first);
-  p.first_column = static_cast<int>(w.first) - g.skew;
-  p.batch = static_cast<int>(q.batch);
-  p.pairs = g.pairs;
-  p.groups = static_cast<int>(q.groups);
-  p.k_per_group = g.k_per_group;
-  p.m_per_group = g.m_per_group;
-  p.m_blocks = g.m_blocks;
-  p.stacked = g.taps.stacked;
-  p.rows_h = g.taps.rows();
-  p.taps_w = g.taps.w;
-  p.chunk_taps = static_cast<int>(CeilDiv(g.taps.w, CeilDiv(g.taps.w, kChunkTaps)));
-  p.strips = g.strips;
-  p.shares = g.shares;
-  p.strip = g.strip;
-  p.lead = g.lead;
-  p.columns = g.columns;
-  p.skew = g.skew;
-  p.weight_bytes = g.weight_bytes;
-  p.ring_at = g.ring_at;
-  p.staging_at = g.staging_at;
-  p.staging_pitch = g.staging_pitch;
-  p.raw_at = g.raw_at;
-  return p;
-}
-
 template <typename T, int PRODUCTS>
 cudaError_t LaunchPack(const Call& call, const Programme& g) {
-  const Problem& q = call.problem;
-  const RollingAxis h(q.h, call.pass), w(q.w, call.pass);
-  const bool forward = call.pass == Pass::kForward;
-  PackParams p{};
-  p.weight = call.w;
-  p.packed = static_cast<uint8_t*>(call.workspace);
-  p.scales = reinterpret_cast<float*>(p.packed + g.packed_bytes);
-  const int64_t taps = q.taps(), row = q.out_per_group() * taps;
-  p.stride_m = forward ? taps : row;
-  p.stride_k = forward ? row : taps;
-  p.stride_group = q.in_per_group() * row;
-  p.groups = static_cast<int>(q.groups);
-  p.m_per_group = g.m_per_group;
-  p.k_per_group = g.k_per_group;
-  p.m_blocks = g.m_blocks;
-  p.slabs = 2 * g.halves;
-  p.taps = static_cast<int>(taps);
-  p.packed_taps = g.taps.count();
-  const bool twice = PRODUCTS == 3 || g.taps.stacked;
-  p.block_channels = twice ? kStackChannels : kPackedRows;
-  p.stack = g.taps.shift();
-  std::fill(p.first_tap + 1, p.first_tap + kMaxResidues + 1, p.packed_taps);
-  for (int y = 0; y < q.h.kernel; ++y) {
-    for (int x = 0; x < q.w.kernel; ++x) {
-      p.tap_kernel[y * q.w.kernel + x] = static_cast<int16_t>(h.TapAt(y) * q.w.kernel + w.TapAt(x));
-    }
-  }
-  const unsigned blocks = static_cast<unsigned>(g.units * kPackedRows);
-  PackWeightsKernel<T, 1, PRODUCTS == 3><<<blocks, kPackThreads, 0, call.stream>>>(p);
+  PackWeightsKernel<T, 1, PRODUCTS == 3>
+      <<<PackBlocks(g), kPackThreads, 0, call.stream>>>(PackParamsOf(call, g));
   return cudaGetLastError();
 }
 
@@ -185,8 +22,7 @@ cudaError_t LaunchKernel(const Call& call, const Programme& g) {
   const cudaError_t status =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, g.shared_bytes);
   if (status != cudaSuccess) return status;
-  const unsigned blocks = static_cast<unsigned>(g.units * g.strips * g.shares);
-  kernel<<<blocks, kThreads, g.shared_bytes, call.stream>>>(ParamsOf(call, g));
+  kernel<<<Blocks(g), kThreads, g.shared_bytes, call.stream>>>(ParamsOf(call, g));
   return cudaGetLastError();
 }
 

@@ -192,6 +192,24 @@ __device__ __forceinline__ T Round(float v) {
   }
 }
 
+// Two neighbours, stored at once.
+template <typename T>
+struct alignas(2 * sizeof(T)) Pair {
+  T first, second;
+};
+template <typename T>
+__device__ __forceinline__ Pair<T> RoundPair(float first, float second) {
+  if constexpr (sizeof(T) == 4) {
+    return {first, second};
+  } else if constexpr (std::is_same_v<T, __half>) {
+    const __half2 v = __floats2half2_rn(first, second);
+    return {v.x, v.y};
+  } else {
+    const __nv_bfloat162 v = __floats2bfloat162_rn(first, second);
+    return {v.x, v.y};
+  }
+}
+
 }  // namespace transconv::cuda
 
 #endif  // TRANSCONV_CUDA_PRIMITIVES_OPERAND_CUH_
