@@ -143,7 +143,7 @@ int main(int argc, char** argv) {
   const auto pick = [&](int lo, int hi) {
     return lo + static_cast<int>(random() % static_cast<unsigned>(hi - lo + 1));
   };
-  const int count = argc > 1 ? std::atoi(argv[1]) : 24;
+  const int count = argc > 1 ? std::atoi(argv[1]) : 16;
   for (int i = 0; i < count; ++i) {
     const bool three = i % 3 == 0, half = i % 3 == 1;
     const bool wide = i / 3 % 2 == 1, pairs = half && i % 4 < 3;

@@ -138,10 +138,10 @@ struct PairProducer {
     const uint32_t to_one = to + 16 * first, to_other = to + 16 * (1 - first);
     ptx::StoreShared128If(to_one, one, exists);
     ptx::StoreShared128(to_other, other);
-    if (twice) {
-      ptx::StoreShared128If(to_one + kRollingSlots * Ring::kDyItem, one, exists);
-      ptx::StoreShared128(to_other + kRollingSlots * Ring::kDyItem, other);
-    }
+    // Flat conditions: with a branch, loads in flight would wait for each other.
+    const uint32_t mirror = kRollingSlots * Ring::kDyItem;
+    ptx::StoreShared128If(to_one + mirror, one, exists && twice);
+    ptx::StoreShared128If(to_other + mirror, other, twice);
   }
   // Of the first of the lane's cells of unit 0.
   __device__ __forceinline__ uint32_t TargetOf(int slot, int round) const {
