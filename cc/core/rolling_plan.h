@@ -111,6 +111,26 @@ struct RollingWgradRing {
   }
 };
 
+// How that ring is filled with pairs of columns, one 32-bit load for two 16-bit elements: a lane
+// has columns 2 * lane and 2 * lane + 1 of a unit, two cells, and a round is both rows of a chunk.
+// Rows start at whole words; where a strip of dy does not, `odd` is 1 and its pairs start one
+// column before it.
+template <int COLUMNS>
+struct RollingWgradPairs {
+  static constexpr int kGroups = COLUMNS / 64, kUnits = 2 * kGroups;  // units in a row, in both
+  TRANSCONV_HOST_DEVICE static constexpr int UnitRow(int i) { return i / kGroups; }
+  TRANSCONV_HOST_DEVICE static constexpr int UnitColumn(int i) { return i % kGroups * 64; }
+  // Two cells a lane, 32 bytes apart from the next lane's, would take every bank twice: every other
+  // four lanes store their second one first.
+  TRANSCONV_HOST_DEVICE static constexpr int FirstStored(int lane) { return lane / 4 % 2; }
+  // The tail: what is left of dy's columns, two pairs at most, of which each lane has one channel.
+  TRANSCONV_HOST_DEVICE static constexpr int TailChannel(int lane) { return lane / 4; }
+  TRANSCONV_HOST_DEVICE static constexpr int TailRow(int lane) { return lane / 2 % 2; }
+  TRANSCONV_HOST_DEVICE static constexpr int TailColumn(int lane, int odd) {
+    return COLUMNS + lane % 2 * 2 - odd;
+  }
+};
+
 // What a thread does with its accumulators of a product m64n192 whose operands are high and low
 // parts. As the parts of x take turns in chunks of eight rows, it has all four products of a pair
 // of channels: rows r and r + 8 are the parts of x, columns c and c + 32 those of dy.

@@ -98,6 +98,7 @@ inline uint16_t ToHalf(float v) {
 inline std::vector<std::pair<const char*, size_t>> loadable;
 inline void CheckLoad(const void* p, size_t bytes) {
   const char* const at = static_cast<const char*>(p);
+  if (reinterpret_cast<uintptr_t>(p) % bytes != 0) Stop("a load is not aligned");
   for (const auto& [begin, size] : loadable) {
     if (at >= begin && at + bytes <= begin + size) return;
   }
@@ -140,6 +141,16 @@ inline float __low2float(__half2 v) { return transconv::emulation::OfHalf(v.x.bi
 inline float __high2float(__half2 v) { return transconv::emulation::OfHalf(v.y.bits); }
 inline __half __float2half_rn(float v) { return {transconv::emulation::ToHalf(v)}; }
 __nv_bfloat16 __float2bfloat16_rn(float v);  // named, not called
+
+// Bytes of both, the first one's first, by four digits of `which`.
+inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t which) {
+  const uint64_t both = a | static_cast<uint64_t>(b) << 32;
+  uint32_t result = 0;
+  for (int i = 0; i < 4; ++i) {
+    result |= static_cast<uint32_t>(both >> (which >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+  }
+  return result;
+}
 
 inline int __shfl_sync(unsigned, int value, int lane) {
   return static_cast<int>(transconv::emulation::OfWarp(
@@ -197,6 +208,10 @@ inline void StoreShared16(uint32_t shared, uint32_t v) {
 }
 inline void StoreShared128(uint32_t shared, uint4 v) {
   std::memcpy(emulation::Shared(shared, 16), &v, 16);
+}
+
+inline void StoreShared128If(uint32_t shared, uint4 v, bool wanted) {
+  if (wanted) StoreShared128(shared, v);
 }
 
 template <typename T>

@@ -13,6 +13,9 @@
 // order. float32 carries a block exponent for each image; data that leaves its window starts a new
 // segment with another exponent, from the item before on.
 //
+// 16-bit elements are loaded two columns at a time where rows allow it: as many loads in flight
+// bring twice the cells.
+//
 // PRODUCTS = 3, as accurate as float32: the high and low bits of 32 channels are the 64 channels of
 // either operand, so that the same instruction gives all four products (RollingSplit).
 #ifndef TRANSCONV_CUDA_KERNELS_SM90_WGRAD_ROLLING_CUH_
@@ -22,6 +25,7 @@
 
 #include "core/rolling_plan.h"
 #include "cuda/kernels/rolling_item.cuh"
+#include "cuda/kernels/sm90_wgrad_rolling_pairs.cuh"
 #include "cuda/kernels/sm90_wgrad_rolling_params.cuh"
 #include "cuda/kernels/sm90_wgrad_rolling_producer.cuh"
 #include "cuda/primitives/operand.cuh"
@@ -184,6 +188,12 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
   if (warp < kProducerWarps) {
     if constexpr (PRODUCTS == 3) ptx::RegistersDown<kProducerRegisters>();
+    if constexpr (sizeof(T) == 2) {
+      if (p.pairs_of_columns) {
+        PairProducer<COLUMNS, IN_HALVES, OUT_HALVES>(p, control, ring, warp, lane).Run();
+        return;
+      }
+    }
     Producer<T, COLUMNS, IN_HALVES, OUT_HALVES, PRODUCTS>(p, control, ring, warp, lane).Run();
   } else {
     if constexpr (PRODUCTS == 3) ptx::RegistersUp<kConsumerRegisters>();

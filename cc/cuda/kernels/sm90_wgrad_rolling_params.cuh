@@ -36,6 +36,7 @@ struct RollingParams {
   RollingWgradUnits by_unit;
   int units, slots_of_split;
   int strips, shares;
+  bool pairs_of_columns;  // rows of 16-bit elements start at whole words
 };
 
 // What a block works on: blockIdx.x = split * units + unit, where split = share * strips + strip.

@@ -100,6 +100,7 @@ inline RollingParams ParamsOf(const Problem& q, DType dtype, const Programme& g)
   p.slots_of_split = g.slots;
   p.strips = g.strips;
   p.shares = g.shares;
+  p.pairs_of_columns = element == 2 && q.w.in % 2 == 0 && q.w.out % 2 == 0;
   return p;
 }
 

@@ -194,6 +194,15 @@ __device__ __forceinline__ uint16_t LoadIf(const uint16_t* p, uint32_t wanted) {
       : "l"(p), "r"(wanted));
   return v;
 }
+__device__ __forceinline__ uint32_t LoadIf(const uint32_t* p, uint32_t wanted) {
+  uint32_t v;
+  asm volatile(
+      "{ .reg .pred q; setp.ne.b32 q, %2, 0; mov.b32 %0, 0;\n"
+      "@q ld.global.nc.L2::256B.b32 %0, [%1]; }"
+      : "=r"(v)
+      : "l"(p), "r"(wanted));
+  return v;
+}
 
 // p + k * bytes in one instruction.
 __device__ __forceinline__ const char* Advance(const char* p, uint32_t k, uint32_t bytes) {
