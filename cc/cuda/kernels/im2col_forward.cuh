@@ -178,8 +178,17 @@ __device__ __forceinline__ void MultiplyColumns(float* to, const float (&a)[MF][
   }
 }
 
+// Blocks of a multiprocessor by registers: before 9.0 two steps need more.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+template <int MF, int KS>
+constexpr int kForwardBlocks = KS == 1 ? 3 : 2;
+#else
+template <int MF, int KS>
+constexpr int kForwardBlocks = MF * KS <= 4 ? 3 : 2;
+#endif
+
 template <typename E, int MF, int KS>
-__global__ void __launch_bounds__(kBoxThreads, MF* KS <= 4 ? 3 : 2)
+__global__ void __launch_bounds__(kBoxThreads, kForwardBlocks<MF, KS>)
     ForwardKernel(const typename E::Type* __restrict__ x,
                   const typename E::Type* __restrict__ weight,
                   const typename E::Type* __restrict__ bias, typename E::Type* __restrict__ y,
