@@ -48,6 +48,11 @@ struct Im2colForwardPlan {
   TRANSCONV_HOST_DEVICE int part_weights() const { return k_chunks * k_steps * n_frags * 64; }
   // Whether a warp multiplies the same pixels for all parts.
   TRANSCONV_HOST_DEVICE bool keeps_pixels() const { return rounds == 1 && k_chunks == 1; }
+  // Warps that take turns at the chunks of a piece's k, where there is one for each piece.
+  TRANSCONV_HOST_DEVICE int turns() const {
+    const int most = Im2colPlan::kWarps / pieces;
+    return rounds > 1 ? 0 : most < k_chunks ? most : k_chunks;
+  }
 };
 
 namespace im2col {

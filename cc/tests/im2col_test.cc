@@ -174,7 +174,7 @@ void CheckGradInput(const Problem& q, const Im2colLimits& limits, Count* count,
 
 struct ForwardCount {
   int checked = 0, refused = 0, parts = 0, rounds = 0, tiles = 0, chunks = 0, steps[9] = {},
-      collected = 0, all = 0, pairs = 0, loose = 0, wide[5] = {}, rows = 0;
+      collected = 0, all = 0, pairs = 0, loose = 0, wide[5] = {}, rows = 0, turns = 0;
 };
 
 template <typename E, int MF, int KS>
@@ -230,6 +230,7 @@ void CheckForward(const Problem& q, const Im2colLimits& limits, ForwardCount* co
   count->collected += plan.collected;
   count->all += plan.collects_all;
   count->loose += !plan.held;
+  count->turns += plan.turns() > 1;
   const auto x = Draw<E>(q.batch * q.in_channels * q.h.in * q.w.in, (*random)() % 3, random);
   const auto w = Draw<E>(q.in_channels * q.out_per_group() * q.taps(), 0, random);
   const auto bias = Draw<E>(q.out_channels, 0, random);
@@ -380,6 +381,12 @@ int main(int argc, char** argv) {
     special(MakeProblem(1, 1, 2, 16, square(9, 2, 2, 1, 0), square(10, 2, 2, 1, 1)), little);
     special(MakeProblem(1, 2, 3, 18, square(9, 2, 1, 2, 1), square(10, 1, 3, 1, 0)), little);
   }
+  // Warps in turns.
+  for (const Layout layout : {Layout::kNCHW, Layout::kNHWC}) {
+    Problem q = MakeProblem(3, 1, 150, 2, square(5, 4, 2, 1, 1), square(7, 4, 2, 1, 1));
+    q.layout = layout;
+    check(q, {}, false);
+  }
   std::printf(
       "im2col_test: %d checked, %d refused, %d in chunks, %d weights by chunk, %d in rounds, %d of "
       "many tiles, "
@@ -392,14 +399,14 @@ int main(int argc, char** argv) {
   std::printf(
       "im2col_test: forward %d checked, %d refused, %d in parts, %d in rounds, %d of many tiles, "
       "%d in chunks, steps %d %d %d %d, %d collected, %d of all, %d pairs, %d weights by part, "
-      "loads of %d %d %d, %d whole rows\n",
+      "loads of %d %d %d, %d whole rows, %d in turns\n",
       forward.checked, forward.refused, forward.parts, forward.rounds, forward.tiles,
       forward.chunks, forward.steps[1], forward.steps[2], forward.steps[4], forward.steps[8],
       forward.collected, forward.all, forward.pairs, forward.loose, forward.wide[1],
-      forward.wide[2], forward.wide[4], forward.rows);
+      forward.wide[2], forward.wide[4], forward.rows, forward.turns);
   const bool enough = count.chunks - count.loose >= 2 && count.loose >= 2 && count.rounds >= 2 &&
                       count.forms[1] >= 8 && count.vectors[4] >= 8 && forward.parts >= 8 &&
                       forward.rounds >= 2 && forward.chunks >= 4 && forward.all >= 4 &&
-                      forward.loose >= 4 && forward.rows >= 2;
+                      forward.loose >= 4 && forward.rows >= 2 && forward.turns >= 2;
   return enough ? 0 : 1;
 }

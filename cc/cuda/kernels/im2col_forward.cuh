@@ -8,9 +8,11 @@
 // and add up the columns of their taps; with a stride of two a lane has both outputs of a pixel, so
 // that lanes read neighbouring columns. core/im2col_forward_plan.h has the sizes.
 //
-// The next tile's x is on its way while the last sums are made. Only taps inside of the image are
-// added, and only pixels of the image are multiplied; input channels beyond the last one are zeros
-// on both sides. Every sum has a fixed order.
+// The next tile's x is on its way while the last sums are made. Where input channels come in chunks
+// and a tile has fewer pixels than warps, several warps have the same pixels and take turns at the
+// chunks: what one waits for is on its way while the others multiply. Only taps inside of the image
+// are added, and only pixels of the image are multiplied; input channels beyond the last one are
+// zeros on both sides. Every sum has a fixed order.
 #ifndef TRANSCONV_CUDA_KERNELS_IM2COL_FORWARD_CUH_
 #define TRANSCONV_CUDA_KERNELS_IM2COL_FORWARD_CUH_
 
@@ -37,13 +39,13 @@ __device__ __forceinline__ int ChannelOf(int step, int t, int half, int wide) {
 }
 
 // Weights of `parts` parts from one on, [part][chunk of k][fragment of columns][step][lane][two].
-template <typename E, int KS>
+// kAhead: loads of a thread that are on their way at a time.
+template <typename E, int KS, int kAhead>
 __device__ __forceinline__ void StageColumnsWeights(float* to,
                                                     const typename E::Type* __restrict__ weight,
                                                     int part, int parts, const ForwardParams& p) {
   const Im2colForwardPlan& g = p.plan;
   const int size = parts * g.part_weights(), columns = p.out_per_group * p.taps;
-  constexpr int kAhead = KS > 2 ? 12 : 6;  // loads on their way
   for (int e = static_cast<int>(threadIdx.x); e < size; e += kAhead * kBoxThreads) {
     typename E::Type found[kAhead];
 #pragma unroll
@@ -176,8 +178,17 @@ __device__ __forceinline__ void MultiplyColumns(float* to, const float (&a)[MF][
   }
 }
 
+// Blocks of a multiprocessor by registers: before 9.0 two steps need more.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+template <int MF, int KS>
+constexpr int kForwardBlocks = KS == 1 ? 3 : 2;
+#else
+template <int MF, int KS>
+constexpr int kForwardBlocks = MF * KS <= 4 ? 3 : 2;
+#endif
+
 template <typename E, int MF, int KS>
-__global__ void __launch_bounds__(kBoxThreads, MF* KS <= 4 ? 3 : 2)
+__global__ void __launch_bounds__(kBoxThreads, kForwardBlocks<MF, KS>)
     ForwardKernel(const typename E::Type* __restrict__ x,
                   const typename E::Type* __restrict__ weight,
                   const typename E::Type* __restrict__ bias, typename E::Type* __restrict__ y,
@@ -197,11 +208,13 @@ __global__ void __launch_bounds__(kBoxThreads, MF* KS <= 4 ? 3 : 2)
   y += group * p.out_per_group * p.y_channel;
   weight += int64_t{group} * p.in_per_group * p.out_per_group * p.taps;
   if (bias != nullptr) bias += group * p.out_per_group;
+  // Of which piece a warp has every `turns`-th chunk, from the `turn`-th on.
+  const int turns = g.turns(), turn = warp / g.pieces, own_piece = warp % g.pieces;
   float a[MF][KS][4];
-  if (g.keeps_pixels() && stream < g.tiles) {
-    LoadPixels<E, MF, KS>(a, x, ForwardTile(stream, p), warp, 0, p);
+  if (turn < turns && stream < g.tiles) {
+    LoadPixels<E, MF, KS>(a, x, ForwardTile(stream, p), own_piece, turn, p);
   }
-  if (g.held) StageColumnsWeights<E, KS>(weights, weight, 0, g.parts, p);
+  if (g.held) StageColumnsWeights<E, KS, (KS > 2 ? 12 : 6)>(weights, weight, 0, g.parts, p);
   for (int index = stream; index < g.tiles; index += p.streams) {
     for (int part = 0; part < g.parts; ++part) {
       __syncthreads();
@@ -215,36 +228,57 @@ __global__ void __launch_bounds__(kBoxThreads, MF* KS <= 4 ? 3 : 2)
         }
       }
       if (!g.held) {
-        StageColumnsWeights<E, KS>(weights, weight, part, 1, p);
+        StageColumnsWeights<E, KS, 4>(weights, weight, part, 1, p);
         __syncthreads();
       }
-      const int first = g.held ? part * g.part_weights() : 0;
-      for (int round = 0; round < g.rounds; ++round) {
-        const int piece = round * Im2colPlan::kWarps + warp;
-        if (piece >= g.pieces) break;
-        for (int chunk = 0; chunk < g.k_chunks; ++chunk) {
-          if (!g.keeps_pixels()) {
-            LoadPixels<E, MF, KS>(a, x, ForwardTile(index, p), piece, chunk, p);
+      const auto convert = [&] {
+#pragma unroll
+        for (int i = 0; i < MF; ++i) {
+#pragma unroll
+          for (int s = 0; s < KS; ++s) {
+#pragma unroll
+            for (int j = 0; j < 4; ++j) a[i][s][j] = OperandOf<E>(a[i][s][j]);
           }
-          if (!g.keeps_pixels() || part == 0) {
-#pragma unroll
-            for (int i = 0; i < MF; ++i) {
-#pragma unroll
-              for (int s = 0; s < KS; ++s) {
-#pragma unroll
-                for (int j = 0; j < 4; ++j) a[i][s][j] = OperandOf<E>(a[i][s][j]);
-              }
-            }
-          }
-          MultiplyColumns<MF, KS>(columns + lane % 4 * 2 * g.pitch + piece * (16 * MF) + lane / 4,
-                                  a,
-                                  reinterpret_cast<const Vector<float, 2>*>(weights + first) +
-                                      chunk * (g.n_frags * KS * 32) + lane,
-                                  chunk > 0, g);
         }
-      }
-      if (g.keeps_pixels() && part == g.parts - 1 && index + p.streams < g.tiles) {
-        LoadPixels<E, MF, KS>(a, x, ForwardTile(index + p.streams, p), warp, 0, p);
+      };
+      const auto multiply = [&](int piece, int chunk) {
+        const int first = g.held ? part * g.part_weights() : 0;
+        MultiplyColumns<MF, KS>(columns + lane % 4 * 2 * g.pitch + piece * (16 * MF) + lane / 4, a,
+                                reinterpret_cast<const Vector<float, 2>*>(weights + first) +
+                                    chunk * (g.n_frags * KS * 32) + lane,
+                                chunk > 0, g);
+      };
+      if (turns > 0) {
+        int own = turn;
+#pragma unroll 1
+        for (int chunk = 0; chunk < g.k_chunks; ++chunk) {
+          if (chunk > 0) __syncthreads();
+          if (chunk != own || turn >= turns) continue;
+          if (!g.keeps_pixels() || part == 0) convert();
+          multiply(own_piece, chunk);
+          own += turns;
+          int next = index, next_chunk = own;
+          if (own >= g.k_chunks) {
+            next_chunk = turn;
+            if (part == g.parts - 1) next += p.streams;
+          }
+          const bool same = next == index && g.k_chunks == 1;
+          if (next < g.tiles && !same) {
+            LoadPixels<E, MF, KS>(a, x, ForwardTile(next, p), own_piece, next_chunk, p);
+          }
+        }
+      } else {
+#pragma unroll 1
+        for (int round = 0; round < g.rounds; ++round) {
+          const int piece = round * Im2colPlan::kWarps + warp;
+          if (piece >= g.pieces) break;
+#pragma unroll 1
+          for (int chunk = 0; chunk < g.k_chunks; ++chunk) {
+            LoadPixels<E, MF, KS>(a, x, ForwardTile(index, p), piece, chunk, p);
+            convert();
+            multiply(piece, chunk);
+          }
+        }
       }
       __syncthreads();
       const ForwardTile tile(index, p);  // anew, rather than in registers all the time
