@@ -273,10 +273,6 @@ __global__ void __launch_bounds__(kThreads, 1)
     ptx::BarrierInit(ptx::SharedAddress(&control.weights), 1);
     ptx::BarrierInitFence();
     control.work = WorkOf(p);
-    const uint32_t bytes = static_cast<uint32_t>(p.weight_bytes);
-    const int64_t block = int64_t{control.work.group} * p.m_blocks + control.work.m_block;
-    ptx::BarrierArriveExpect(ptx::SharedAddress(&control.weights), bytes);
-    ptx::BulkLoad(weights, p.weights + block * bytes, bytes, ptx::SharedAddress(&control.weights));
   }
   __syncthreads();
   if (warp < kProducerWarps) {
@@ -293,7 +289,15 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
   } else {
     if constexpr (PRODUCTS == 3) ptx::RegistersUp<kConsumerRegisters>();
+    ptx::WaitForKernelsBefore();  // weights and scales are packed beside the first loads
     const int consumer = warp - kProducerWarps;
+    if (consumer == 0 && lane == 0) {
+      const uint32_t bytes = static_cast<uint32_t>(p.weight_bytes);
+      const uint32_t loaded = ptx::SharedAddress(&control.weights);
+      const int64_t block = int64_t{control.work.group} * p.m_blocks + control.work.m_block;
+      ptx::BarrierArriveExpect(loaded, bytes);
+      ptx::BulkLoad(weights, p.weights + block * bytes, bytes, loaded);
+    }
     T* staging = reinterpret_cast<T*>(shared + p.staging_at) + consumer * 8 * p.staging_pitch;
     Consumer<T, N, HALVES, PRODUCTS>{p,       control,      weights,      ring,
                                      staging, consumer / 4, consumer % 4, lane}

@@ -5,6 +5,7 @@
 #include "cuda/call.h"
 #include "cuda/kernels/pack_weights.cuh"
 #include "cuda/kernels/sm90_rolling.cuh"
+#include "cuda/launch/launch_behind.h"
 #include "cuda/launch/sm90_rolling_programme.cuh"
 
 namespace transconv::cuda::sm90_rolling {
@@ -22,8 +23,7 @@ cudaError_t LaunchKernel(const Call& call, const Programme& g) {
   const cudaError_t status =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, g.shared_bytes);
   if (status != cudaSuccess) return status;
-  kernel<<<Blocks(g), kThreads, g.shared_bytes, call.stream>>>(ParamsOf(call, g));
-  return cudaGetLastError();
+  return LaunchBehind(kernel, Blocks(g), kThreads, g.shared_bytes, call.stream, ParamsOf(call, g));
 }
 
 template <typename T>
