@@ -187,6 +187,9 @@ inline void BulkStore(void* global, uint32_t shared, uint32_t bytes) {
   emulation::Mine().stores.push_back(
       [=] { std::memcpy(global, emulation::Shared(shared, bytes, 16), bytes); });
 }
+inline void WaitForKernelsBefore() {}  // kernels run one after the other
+inline void LetKernelBehindStart() {}
+
 inline void BulkCommit() {}
 template <int kPending>
 void BulkWaitRead() {
