@@ -3,7 +3,7 @@
 // Packed source tile: [source plane h][source plane w][channel][image][row][pitch], each row long
 // enough for every shift, out-of-range elements zero. As all planes have one pitch, a tap is an
 // offset, and a vector of positions may run over the end of a row: what it computes there is not
-// written out.
+// written out. Then all rows are one run of vectors, unless they have fewer of them one by one.
 #ifndef TRANSCONV_CPU_KERNELS_GATHER_IO_H_
 #define TRANSCONV_CPU_KERNELS_GATHER_IO_H_
 
@@ -19,6 +19,7 @@ namespace transconv::cpu::TRANSCONV_ISA {
 // A block of destination elements: images, group, and elements of every destination plane.
 struct Tile {
   int64_t n0, n, g, h0, h, w0, w;
+  int64_t acc_rows = 0, acc_row = 0;  // rows of an image and elements of a row of accumulators
 };
 
 // Elements of the row buffer that WriteTile needs.
@@ -135,7 +136,7 @@ void WriteTile(const GatherView& v, const Tile& tile, const Compute<T>* acc, int
           for (int64_t r = 0; r < tile.h; ++r) {
             const int64_t y = dh.split * (tile.h0 + r) + v.h.classes[c].residues[rh] - dh.lo;
             if (y < 0 || y >= dh.len) continue;
-            const C* in = acc + m * v.acc_pitch + (n * v.image_rows + r) * v.pitch;
+            const C* in = acc + m * v.acc_pitch + (n * tile.acc_rows + r) * tile.acc_row;
             if (dw.split == 1) {
               AddRow(in + (of_w->first_plane + rh) * chunk * v.acc_pitch, tile.w, bias,
                      out + y * dw.len + tile.w0);
@@ -233,7 +234,7 @@ void WriteTileChannelsLast(const GatherView& v, const Tile& tile, const Compute<
           if (y < 0 || y >= dh.len) continue;
           const int64_t x = dw.split * (tile.w0 + range.begin) + residue_w - dw.lo;
           const C* in = acc + (cls.first_plane + plane) * chunk * v.acc_pitch +
-                        (n * v.image_rows + r) * v.pitch + range.begin;
+                        (n * tile.acc_rows + r) * tile.acc_row + range.begin;
           TransposeOut(in, v.acc_pitch, range.end - range.begin, chunk, bias,
                        image + (y * dw.len + x) * all, dw.split * all);
         }
