@@ -92,14 +92,20 @@ int64_t GatherScratch(const GatherView& v) {
          static_cast<int64_t>(sizeof(C));
 }
 
+// How far the longest of a class's planes reaches into elements q0 .. q0 + count - 1.
+inline int64_t Longest(const AxisClassView& cls, const SideView& side, int64_t q0, int64_t count) {
+  int64_t end = 0;
+  for (int64_t r = 0; r < cls.num_residues; ++r) {
+    end = Max(end, ValidElements(side, cls.residues[r], q0, count).end);
+  }
+  return end;
+}
+
 // One chunk of produced channels over the `reduced` channels of a packed tile.
 template <typename C>
 void MultiplyChunk(const GatherView& v, const Tile& tile, int64_t chunk, int64_t reduced,
                    const C* packed, const C* weight, C* acc, bool add) {
   const int64_t row_vectors = tile.acc_row / kLanes<C>;  // if by rows
-  const int64_t positions = ((tile.n - 1) * v.image_rows + tile.h - 1) * v.pitch + tile.w;
-  const int64_t vectors =
-      v.by_rows ? tile.n * tile.h * row_vectors : (positions + kLanes<C> - 1) / kLanes<C>;
   const auto start = [&](int64_t vector) {
     if (!v.by_rows) return vector * kLanes<C>;
     const int64_t row = vector / row_vectors;
@@ -109,6 +115,13 @@ void MultiplyChunk(const GatherView& v, const Tile& tile, int64_t chunk, int64_t
   for (int64_t c = 0; c < v.num_classes; ++c) {
     const ClassView& cls = v.classes[c];
     const int64_t rows_total = cls.num_planes * chunk;
+    // Some planes end before others, where the tensor does.
+    const int64_t height = Longest(*cls.h, v.h.dst, tile.h0, tile.h);
+    const int64_t width = Longest(*cls.w, v.w.dst, tile.w0, tile.w);
+    if (height == 0 || width == 0) continue;
+    const int64_t positions = ((tile.n - 1) * v.image_rows + height - 1) * v.pitch + width;
+    const int64_t vectors = v.by_rows ? ((tile.n - 1) * tile.h + height) * row_vectors
+                                      : (positions + kLanes<C> - 1) / kLanes<C>;
     const int most_rows = v.by_rows ? kMaxRows : static_cast<int>(Min(rows_total, kMaxRows));
     const int64_t most = MaxVectors(most_rows);
     // Positions outside, rows inside: the source of one block of positions stays in the L1 cache

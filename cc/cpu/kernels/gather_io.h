@@ -133,32 +133,46 @@ void WriteTile(const GatherView& v, const Tile& tile, const Compute<T>* acc, int
         for (int64_t rh = 0; rh < v.h.classes[c].num_residues; ++rh) {
           // Sources of a row of the destination: one per destination plane along w.
           const ClassView* of_w = v.classes + c * v.w.num_classes;
-          for (int64_t r = 0; r < tile.h; ++r) {
-            const int64_t y = dh.split * (tile.h0 + r) + v.h.classes[c].residues[rh] - dh.lo;
-            if (y < 0 || y >= dh.len) continue;
-            const C* in = acc + m * v.acc_pitch + (n * tile.acc_rows + r) * tile.acc_row;
-            if (dw.split == 1) {
-              AddRow(in + (of_w->first_plane + rh) * chunk * v.acc_pitch, tile.w, bias,
-                     out + y * dw.len + tile.w0);
+          const C* in = acc + m * v.acc_pitch + n * tile.acc_rows * tile.acc_row;
+          const int64_t first = dh.split * tile.h0 + v.h.classes[c].residues[rh] - dh.lo;
+          // f(row of the tile, where the row goes), for those that are inside.
+          const auto each_row = [&](auto f) {
+            for (int64_t r = 0, y = first; r < tile.h; ++r, y += dh.split) {
+              if (y >= 0 && y < dh.len) f(r, out + y * dw.len);
+            }
+          };
+          if (dw.split == 1) {
+            in += (of_w->first_plane + rh) * chunk * v.acc_pitch;
+            if (dh.split == 1 && tile.w == dw.len && tile.acc_row == dw.len) {
+              AddRow(in, tile.h * dw.len, bias, out + first * dw.len);
               continue;
             }
-            const int64_t skip = columns.begin + dw.lo - dw.split * tile.w0;
-            const int64_t length = columns.end - columns.begin;
-            if constexpr (sizeof(T) == sizeof(C)) {
-              if (kHaveShuffle && full_w && dw.split <= kMaxShuffleSplit) {
-                const C* planes[kMaxShuffleSplit];
-                FindPlanes(of_w, v.w.num_classes, rh, in, chunk * v.acc_pitch, planes);
-                WithSplit(dw.split, [&](auto constant) {
-                  JoinPart<C, decltype(constant)::value>(table, planes, tile.w, bias, skip, length,
-                                                         out + y * dw.len + columns.begin);
-                });
-                continue;
-              }
-            }
-            JoinRow(of_w, v.w.num_classes, rh, in, chunk * v.acc_pitch, dw.split, tile.w, bias,
-                    full_w, table, row);
-            NarrowRow(row + skip, length, out + y * dw.len + columns.begin);
+            each_row([&](int64_t r, T* to) {
+              AddRow(in + r * tile.acc_row, tile.w, bias, to + tile.w0);
+            });
+            continue;
           }
+          const int64_t skip = columns.begin + dw.lo - dw.split * tile.w0;
+          const int64_t length = columns.end - columns.begin;
+          if constexpr (sizeof(T) == sizeof(C)) {
+            if (kHaveShuffle && full_w && dw.split <= kMaxShuffleSplit) {
+              const C* planes[kMaxShuffleSplit];
+              FindPlanes(of_w, v.w.num_classes, rh, in, chunk * v.acc_pitch, planes);
+              WithSplit(dw.split, [&](auto constant) {
+                constexpr int kSplit = decltype(constant)::value;
+                each_row([&](int64_t r, T* to) {
+                  JoinPart<C, kSplit>(table, planes, r * tile.acc_row, tile.w, bias, skip, length,
+                                      to + columns.begin);
+                });
+              });
+              continue;
+            }
+          }
+          each_row([&](int64_t r, T* to) {
+            JoinRow(of_w, v.w.num_classes, rh, in + r * tile.acc_row, chunk * v.acc_pitch, dw.split,
+                    tile.w, bias, full_w, table, row);
+            NarrowRow(row + skip, length, to + columns.begin);
+          });
         }
       }
     }
