@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import os
 import pathlib
 import shutil
@@ -31,6 +32,23 @@ def _set_up(threads: int) -> None:
         # XLA and PyTorch alike then start that many threads.
         allowed = sorted(os.sched_getaffinity(0))[:threads]
         os.sched_setaffinity(0, allowed)
+    if _is_cpu():
+        _keep_memory()
+
+
+def _keep_memory() -> None:
+    """Has the C library keep what is freed, as it does by chance without.
+
+    A result of a few megabytes is faulted in anew by every call if its memory went
+    back to the system in between. Whether it did depends on what lies above it in the
+    heap, for JAX and PyTorch alike, and costs as much as the whole call: without this,
+    one and the same row took up to twice the time in one run and not in the next.
+    """
+    trim_threshold, mmap_max = -1, -4  # from malloc.h
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(trim_threshold, 2**31 - 1)
+        libc.mallopt(mmap_max, 0)
 
 
 def _is_cpu() -> bool:

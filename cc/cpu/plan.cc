@@ -242,7 +242,11 @@ void PlanGather(Pass pass, const Problem& p, DType dtype, int64_t threads, Gathe
   v.packed_elements = channels * v.plane_stride + 4 * kLanes;
 
   const int64_t positions = ((v.tile_n - 1) * v.image_rows + v.h.tile - 1) * v.pitch + v.w.tile;
-  v.acc_pitch = OddLines(positions);
+  // Rows of nearly whole vectors have fewer of them than all rows with their halo laid end to end.
+  // Only full register blocks have few enough vectors at a time, hence the channels.
+  const int64_t row_positions = v.tile_n * v.h.tile * RoundUp(v.w.tile, kLanes);
+  v.by_rows = v.produced >= kBlockRows && row_positions < RoundUp(positions, kLanes);
+  v.acc_pitch = OddLines(v.by_rows ? row_positions : positions);
   // Every item gets the same number of chunks, and all but the last chunk whole register blocks.
   const int64_t per_item = WholeBlocks(CeilDiv(v.produced, splits));
   const int64_t chunk = std::max<int64_t>(1, acc_budget / (v.num_planes * v.acc_pitch));

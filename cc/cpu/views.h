@@ -95,6 +95,7 @@ struct GatherView {
   int64_t image_rows;    // rows of one image in the packed tile
   int64_t plane_stride;  // of a channel in the packed tile
   int64_t acc_pitch;     // of a channel and plane in the accumulator tile
+  bool by_rows;          // vectors of positions start anew with every row
   int64_t chunk;         // produced channels in the accumulator tile
   int64_t num_chunks;
   int64_t chunks_per_item;

@@ -9,6 +9,7 @@
 
 #include "core/checked_math.h"
 #include "cpu/plan.h"
+#include "cpu/plan_axes.h"
 
 namespace {
 
@@ -182,11 +183,17 @@ void Plans(const Axis& axis, int64_t channels) {
       // All rows that are packed, with the zeros behind the last one, lie in their channel.
       CHECK(((v.tile_n - 1) * v.image_rows + v.h.tile + v.h.span) * v.pitch + v.overlap_w <=
             v.plane_stride);
+      // And all vectors of one in the accumulator tile.
+      CHECK(!v.by_rows ||
+            v.tile_n * v.h.tile * transconv::cpu::RoundUp(v.w.tile, transconv::cpu::kLanes) <=
+                v.acc_pitch);
       // The farthest element that a tap reads of the last channel lies in the packed tile.
       for (int64_t c = 0; c < v.num_classes; ++c) {
         for (int64_t t = 0; t < v.classes[c].num_taps; ++t) {
+          const int64_t last_row =
+              v.by_rows ? transconv::cpu::RoundUp(v.w.tile, transconv::cpu::kLanes) : v.w.tile;
           const int64_t positions =
-              ((v.tile_n - 1) * v.image_rows + v.h.tile - 1) * v.pitch + v.w.tile;
+              ((v.tile_n - 1) * v.image_rows + v.h.tile - 1) * v.pitch + last_row;
           CHECK(v.classes[c].offsets[t] >= 0);
           CHECK(v.classes[c].offsets[t] + (v.depth - 1) * v.plane_stride + positions <=
                 v.packed_elements);

@@ -158,6 +158,32 @@ TRANSCONV_INLINE Vec<Compute<T>> LoadPart(const T* p, int64_t count) {
   return Load(some);
 }
 
+// Whether a vector's loads leave lanes out at no cost.
+#ifdef __AVX512F__
+inline constexpr bool kHaveMasks = true;
+#else
+inline constexpr bool kHaveMasks = false;
+#endif
+
+// Elements first .. first + kLanes - 1 of `length`; zero, and not read, where there are none.
+template <typename T>
+TRANSCONV_INLINE Vec<Compute<T>> LoadInside(const T* p, int64_t first, int64_t length) {
+  using C = Compute<T>;
+  const int64_t begin = Min(Max(-first, 0), kLanes<C>);
+  const int64_t end = Min(Max(length - first, begin), kLanes<C>);
+#ifdef __AVX512F__
+  const unsigned mask = (1u << end) - (1u << begin);
+  if constexpr (__is_same(T, float)) {
+    return _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask), p + first);
+  } else if constexpr (__is_same(T, double)) {
+    return _mm512_maskz_loadu_pd(static_cast<__mmask8>(mask), p + first);
+  }
+#endif
+  alignas(64) C some[kLanes<C>] = {};
+  for (int64_t i = begin; i < end; ++i) some[i] = Widen(p[first + i]);
+  return Load(some);
+}
+
 // The first `count` lanes.
 template <typename C>
 TRANSCONV_INLINE void StorePart(C* p, Vec<C> v, int64_t count) {

@@ -20,11 +20,15 @@ constexpr int MaxVectors(int rows) {
   return fit < kMost ? fit : kMost;
 }
 
-// acc[r][p] = sum over taps t, channels k of a[t][k][r] * b[offset[t] + k * stride + p], plus what
-// acc[r][p] holds if `add`.
+// So many vectors may lie anywhere, which is what full blocks of rows have; more follow each other.
+inline constexpr int kApart = MaxVectors(kMaxRows);
+
+// acc[r][j] = sum over taps t, channels k of a[t][k][r] * b[offset[t] + k * stride + at[j]], plus
+// what acc[r][j] holds if `add`; j counts vectors.
 template <typename C, int kRows, int kVectors>
-void Multiply(int64_t taps, const int64_t* offsets, int64_t channels, const C* b, int64_t stride,
-              const C* a, C* acc, int64_t acc_pitch, bool add) {
+void Multiply(int64_t taps, const int64_t* offsets, int64_t channels, const C* b, const int64_t* at,
+              int64_t stride, const C* a, C* acc, int64_t acc_pitch, bool add) {
+  constexpr int kPointers = kVectors <= kApart ? kVectors : 1;
   Vec<C> sum[kRows][kVectors] = {};
   if (add) {
 #pragma GCC unroll 16
@@ -34,11 +38,15 @@ void Multiply(int64_t taps, const int64_t* offsets, int64_t channels, const C* b
     }
   }
   for (int64_t t = 0; t < taps; ++t) {
-    const C* bp = b + offsets[t];
+    const C* bp[kPointers];
+#pragma GCC unroll 16
+    for (int j = 0; j < kPointers; ++j) bp[j] = b + offsets[t] + at[j];
     for (int64_t k = 0; k < channels; ++k) {
       Vec<C> bv[kVectors];
 #pragma GCC unroll 16
-      for (int j = 0; j < kVectors; ++j) bv[j] = Load(bp + j * kLanes<C>);
+      for (int j = 0; j < kVectors; ++j) {
+        bv[j] = Load(kPointers == kVectors ? bp[j % kPointers] : bp[0] + j * kLanes<C>);
+      }
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
         const Vec<C> av = Broadcast<C>(a[r]);
@@ -46,7 +54,8 @@ void Multiply(int64_t taps, const int64_t* offsets, int64_t channels, const C* b
         for (int j = 0; j < kVectors; ++j) sum[r][j] += av * bv[j];
       }
       a += kRows;
-      bp += stride;
+#pragma GCC unroll 16
+      for (int j = 0; j < kPointers; ++j) bp[j] += stride;
     }
   }
 #pragma GCC unroll 16
@@ -57,8 +66,8 @@ void Multiply(int64_t taps, const int64_t* offsets, int64_t channels, const C* b
 }
 
 template <typename C>
-using MultiplyFn = void (*)(int64_t, const int64_t*, int64_t, const C*, int64_t, const C*, C*,
-                            int64_t, bool);
+using MultiplyFn = void (*)(int64_t, const int64_t*, int64_t, const C*, const int64_t*, int64_t,
+                            const C*, C*, int64_t, bool);
 
 template <typename C, int kRows, int kVectors>
 MultiplyFn<C> PickVectors(int vectors) {
@@ -83,35 +92,59 @@ int64_t GatherScratch(const GatherView& v) {
          static_cast<int64_t>(sizeof(C));
 }
 
+// How far the longest of a class's planes reaches into elements q0 .. q0 + count - 1.
+inline int64_t Longest(const AxisClassView& cls, const SideView& side, int64_t q0, int64_t count) {
+  int64_t end = 0;
+  for (int64_t r = 0; r < cls.num_residues; ++r) {
+    end = Max(end, ValidElements(side, cls.residues[r], q0, count).end);
+  }
+  return end;
+}
+
 // One chunk of produced channels over the `reduced` channels of a packed tile.
 template <typename C>
-void MultiplyChunk(const GatherView& v, int64_t positions, int64_t chunk, int64_t reduced,
+void MultiplyChunk(const GatherView& v, const Tile& tile, int64_t chunk, int64_t reduced,
                    const C* packed, const C* weight, C* acc, bool add) {
-  const int64_t vectors = (positions + kLanes<C> - 1) / kLanes<C>;
+  const int64_t row_vectors = tile.acc_row / kLanes<C>;  // if by rows
+  const auto start = [&](int64_t vector) {
+    if (!v.by_rows) return vector * kLanes<C>;
+    const int64_t row = vector / row_vectors;
+    return (row / tile.h * v.image_rows + row % tile.h) * v.pitch +
+           vector % row_vectors * kLanes<C>;
+  };
   for (int64_t c = 0; c < v.num_classes; ++c) {
     const ClassView& cls = v.classes[c];
     const int64_t rows_total = cls.num_planes * chunk;
-    const int64_t most = MaxVectors(static_cast<int>(Min(rows_total, kMaxRows)));
+    // Some planes end before others, where the tensor does.
+    const int64_t height = Longest(*cls.h, v.h.dst, tile.h0, tile.h);
+    const int64_t width = Longest(*cls.w, v.w.dst, tile.w0, tile.w);
+    if (height == 0 || width == 0) continue;
+    const int64_t positions = ((tile.n - 1) * v.image_rows + height - 1) * v.pitch + width;
+    const int64_t vectors = v.by_rows ? ((tile.n - 1) * tile.h + height) * row_vectors
+                                      : (positions + kLanes<C> - 1) / kLanes<C>;
+    const int most_rows = v.by_rows ? kMaxRows : static_cast<int>(Min(rows_total, kMaxRows));
+    const int64_t most = MaxVectors(most_rows);
     // Positions outside, rows inside: the source of one block of positions stays in the L1 cache
     // while the weights stream past it.
     for (int64_t p = 0, count; p < vectors; p += count) {
       // Blocks of nearly one size: one vector alone would be bound by the loads of its weights.
       const int64_t blocks = (vectors - p + most - 1) / most;
       count = (vectors - p + blocks - 1) / blocks;
+      int64_t at[kApart];
+      for (int j = 0; j < kApart; ++j) at[j] = start(p + Min(j, count - 1));
       const C* a = weight + cls.first_weight * chunk * reduced;
-      const C* b = packed + p * kLanes<C>;
       C* out = acc + cls.first_plane * chunk * v.acc_pitch + p * kLanes<C>;
       const MultiplyFn<C> full = PickMultiply<C>(kMaxRows, static_cast<int>(count));
       int64_t row0 = 0;
       for (; row0 + kMaxRows <= rows_total; row0 += kMaxRows) {
-        full(cls.num_taps, cls.offsets, reduced, b, v.plane_stride, a, out + row0 * v.acc_pitch,
-             v.acc_pitch, add);
+        full(cls.num_taps, cls.offsets, reduced, packed, at, v.plane_stride, a,
+             out + row0 * v.acc_pitch, v.acc_pitch, add);
         a += kMaxRows * cls.num_taps * reduced;
       }
       if (row0 < rows_total) {
         PickMultiply<C>(static_cast<int>(rows_total - row0), static_cast<int>(count))(
-            cls.num_taps, cls.offsets, reduced, b, v.plane_stride, a, out + row0 * v.acc_pitch,
-            v.acc_pitch, add);
+            cls.num_taps, cls.offsets, reduced, packed, at, v.plane_stride, a,
+            out + row0 * v.acc_pitch, v.acc_pitch, add);
       }
     }
   }
@@ -133,11 +166,12 @@ void Gather(const GatherView& v, int64_t item, void* scratch) {
   tile.n = Min(v.tile_n, v.batch - tile.n0);
   tile.h = Min(v.h.tile, v.h.count - tile.h0);
   tile.w = Min(v.w.tile, v.w.count - tile.w0);
+  tile.acc_rows = v.by_rows ? tile.h : v.image_rows;
+  tile.acc_row = v.by_rows ? RoundUp(tile.w, kLanes<C>) : v.pitch;
 
   C* packed = static_cast<C*>(scratch);
   C* acc = packed + v.packed_elements;
   C* row = acc + v.acc_elements;
-  const int64_t positions = ((tile.n - 1) * v.image_rows + tile.h - 1) * v.pitch + tile.w;
   const int64_t chunk_begin = chunk_item * v.chunks_per_item;
   const int64_t chunk_end = Min(chunk_begin + v.chunks_per_item, v.num_chunks);
   // An item of several depths has one chunk.
@@ -151,7 +185,7 @@ void Gather(const GatherView& v, int64_t item, void* scratch) {
       const int64_t m0 = ci * v.chunk, chunk = Min(v.chunk, v.produced - m0);
       const C* weight = static_cast<const C*>(v.packed_weight) +
                         ((tile.g * v.produced + m0) * v.reduced + chunk * k0) * v.taps;
-      MultiplyChunk<C>(v, positions, chunk, reduced, packed, weight, acc, k0 > 0);
+      MultiplyChunk<C>(v, tile, chunk, reduced, packed, weight, acc, k0 > 0);
       if (k0 + v.depth < v.reduced) continue;
       if (v.channels_last) {
         WriteTileChannelsLast<T>(v, tile, acc, m0, chunk);

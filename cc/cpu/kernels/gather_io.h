@@ -3,7 +3,7 @@
 // Packed source tile: [source plane h][source plane w][channel][image][row][pitch], each row long
 // enough for every shift, out-of-range elements zero. As all planes have one pitch, a tap is an
 // offset, and a vector of positions may run over the end of a row: what it computes there is not
-// written out.
+// written out. Then all rows are one run of vectors, unless they have fewer of them one by one.
 #ifndef TRANSCONV_CPU_KERNELS_GATHER_IO_H_
 #define TRANSCONV_CPU_KERNELS_GATHER_IO_H_
 
@@ -19,6 +19,7 @@ namespace transconv::cpu::TRANSCONV_ISA {
 // A block of destination elements: images, group, and elements of every destination plane.
 struct Tile {
   int64_t n0, n, g, h0, h, w0, w;
+  int64_t acc_rows = 0, acc_row = 0;  // rows of an image and elements of a row of accumulators
 };
 
 // Elements of the row buffer that WriteTile needs.
@@ -132,32 +133,46 @@ void WriteTile(const GatherView& v, const Tile& tile, const Compute<T>* acc, int
         for (int64_t rh = 0; rh < v.h.classes[c].num_residues; ++rh) {
           // Sources of a row of the destination: one per destination plane along w.
           const ClassView* of_w = v.classes + c * v.w.num_classes;
-          for (int64_t r = 0; r < tile.h; ++r) {
-            const int64_t y = dh.split * (tile.h0 + r) + v.h.classes[c].residues[rh] - dh.lo;
-            if (y < 0 || y >= dh.len) continue;
-            const C* in = acc + m * v.acc_pitch + (n * v.image_rows + r) * v.pitch;
-            if (dw.split == 1) {
-              AddRow(in + (of_w->first_plane + rh) * chunk * v.acc_pitch, tile.w, bias,
-                     out + y * dw.len + tile.w0);
+          const C* in = acc + m * v.acc_pitch + n * tile.acc_rows * tile.acc_row;
+          const int64_t first = dh.split * tile.h0 + v.h.classes[c].residues[rh] - dh.lo;
+          // f(row of the tile, where the row goes), for those that are inside.
+          const auto each_row = [&](auto f) {
+            for (int64_t r = 0, y = first; r < tile.h; ++r, y += dh.split) {
+              if (y >= 0 && y < dh.len) f(r, out + y * dw.len);
+            }
+          };
+          if (dw.split == 1) {
+            in += (of_w->first_plane + rh) * chunk * v.acc_pitch;
+            if (dh.split == 1 && tile.w == dw.len && tile.acc_row == dw.len) {
+              AddRow(in, tile.h * dw.len, bias, out + first * dw.len);
               continue;
             }
-            const int64_t skip = columns.begin + dw.lo - dw.split * tile.w0;
-            const int64_t length = columns.end - columns.begin;
-            if constexpr (sizeof(T) == sizeof(C)) {
-              if (kHaveShuffle && full_w && dw.split <= kMaxShuffleSplit) {
-                const C* planes[kMaxShuffleSplit];
-                FindPlanes(of_w, v.w.num_classes, rh, in, chunk * v.acc_pitch, planes);
-                WithSplit(dw.split, [&](auto constant) {
-                  JoinPart<C, decltype(constant)::value>(table, planes, tile.w, bias, skip, length,
-                                                         out + y * dw.len + columns.begin);
-                });
-                continue;
-              }
-            }
-            JoinRow(of_w, v.w.num_classes, rh, in, chunk * v.acc_pitch, dw.split, tile.w, bias,
-                    full_w, table, row);
-            NarrowRow(row + skip, length, out + y * dw.len + columns.begin);
+            each_row([&](int64_t r, T* to) {
+              AddRow(in + r * tile.acc_row, tile.w, bias, to + tile.w0);
+            });
+            continue;
           }
+          const int64_t skip = columns.begin + dw.lo - dw.split * tile.w0;
+          const int64_t length = columns.end - columns.begin;
+          if constexpr (sizeof(T) == sizeof(C)) {
+            if (kHaveShuffle && full_w && dw.split <= kMaxShuffleSplit) {
+              const C* planes[kMaxShuffleSplit];
+              FindPlanes(of_w, v.w.num_classes, rh, in, chunk * v.acc_pitch, planes);
+              WithSplit(dw.split, [&](auto constant) {
+                constexpr int kSplit = decltype(constant)::value;
+                each_row([&](int64_t r, T* to) {
+                  JoinPart<C, kSplit>(table, planes, r * tile.acc_row, tile.w, bias, skip, length,
+                                      to + columns.begin);
+                });
+              });
+              continue;
+            }
+          }
+          each_row([&](int64_t r, T* to) {
+            JoinRow(of_w, v.w.num_classes, rh, in + r * tile.acc_row, chunk * v.acc_pitch, dw.split,
+                    tile.w, bias, full_w, table, row);
+            NarrowRow(row + skip, length, to + columns.begin);
+          });
         }
       }
     }
@@ -233,7 +248,7 @@ void WriteTileChannelsLast(const GatherView& v, const Tile& tile, const Compute<
           if (y < 0 || y >= dh.len) continue;
           const int64_t x = dw.split * (tile.w0 + range.begin) + residue_w - dw.lo;
           const C* in = acc + (cls.first_plane + plane) * chunk * v.acc_pitch +
-                        (n * v.image_rows + r) * v.pitch + range.begin;
+                        (n * tile.acc_rows + r) * tile.acc_row + range.begin;
           TransposeOut(in, v.acc_pitch, range.end - range.begin, chunk, bias,
                        image + (y * dw.len + x) * all, dw.split * all);
         }

@@ -93,6 +93,8 @@ void SplitVectors(const ShuffleTable<C>& table, const T* in, int64_t begin, int6
 template <typename F>
 TRANSCONV_INLINE void WithSplit(int64_t split, F f) {
   switch (split) {
+    case 1:
+      return f(std::integral_constant<int, 1>());
     case 2:
       return f(std::integral_constant<int, 2>());
     case 3:
@@ -153,6 +155,38 @@ struct RowSplitter {
   ShuffleTable<C> table;
 };
 
+// SplitRow where vectors are loaded with a mask: zeros beside the tensor need no code of their own.
+template <typename C, int kSplit>
+void SplitMasked(const RowSplitter<C>& s, const C* in, C* out, int64_t plane_stride) {
+  constexpr int64_t kL = kLanes<C>;
+  // Rows are read in the order of memory, but a processor's own prefetching ends with each page.
+  constexpr int64_t kAhead = 4096 / static_cast<int64_t>(sizeof(C));
+  const int64_t first = s.q0 * kSplit - s.side.lo;  // position of element 0 of plane 0
+  for (int64_t q = 0;;) {
+    Vec<C> v[kSplit];
+    const int64_t o = first + q * kSplit;
+#pragma GCC unroll 8
+    for (int i = 0; i < kSplit; ++i) __builtin_prefetch(in + o + i * kL + kAhead);
+    if (o >= 0 && o + kSplit * kL <= s.side.len) {
+#pragma GCC unroll 8
+      for (int i = 0; i < kSplit; ++i) v[i] = Load(in + o + i * kL);
+    } else {
+#pragma GCC unroll 8
+      for (int i = 0; i < kSplit; ++i) v[i] = LoadInside(in, o + i * kL, s.side.len);
+    }
+    if (s.pitch < kL) {
+      for (int64_t p = 0; p < s.num_planes; ++p) {
+        StorePart(out + p * plane_stride, ShuffleAll<C, kSplit>(v, s.table.index[s.planes[p]]),
+                  s.pitch);
+      }
+      return;
+    }
+    SplitBlock<C, kSplit>(s.table, v, s.num_planes, s.planes, out + q, plane_stride);
+    if (q + kL >= s.pitch) return;
+    q = Min(q + kL, s.pitch - kL);
+  }
+}
+
 // One row of the tensor (null: zeros) to elements q0 .. q0 + pitch - 1 of each plane.
 template <typename T, typename C>
 void SplitRow(const T* in, const RowSplitter<C>& s, C* out, int64_t plane_stride) {
@@ -161,6 +195,14 @@ void SplitRow(const T* in, const RowSplitter<C>& s, C* out, int64_t plane_stride
     return;
   }
   const int64_t split = s.side.split;
+  if constexpr (kHaveShuffle && kHaveMasks && sizeof(T) == sizeof(C)) {
+    if (split <= kMaxShuffleSplit) {
+      WithSplit(split, [&](auto constant) {
+        SplitMasked<C, decltype(constant)::value>(s, in, out, plane_stride);
+      });
+      return;
+    }
+  }
   Range common = s.common;
   if (common.begin < common.end) {
     const T* row = in + (split * (s.q0 + common.begin) - s.side.lo);

@@ -83,15 +83,16 @@ void Join(const ShuffleTable<C>& table, const C* const* planes, int64_t count, C
   }
 }
 
-// As Join, but writes elements skip .. skip + length - 1 of the row, to `out`, and no others.
+// As Join, but the planes start at element `at`, and elements skip .. skip + length - 1 of the row
+// are written, to `out`, and no others.
 template <typename C, int kSplit>
-void JoinPart(const ShuffleTable<C>& table, const C* const* planes, int64_t count, C bias,
-              int64_t skip, int64_t length, C* out) {
+void JoinPart(const ShuffleTable<C>& table, const C* const* planes, int64_t at, int64_t count,
+              C bias, int64_t skip, int64_t length, C* out) {
   constexpr int64_t kL = kLanes<C>;
   for (int64_t q = 0; q < count; q += kL) {
     Vec<C> in[kSplit];
 #pragma GCC unroll 8
-    for (int i = 0; i < kSplit; ++i) in[i] = Load(planes[i] + q) + Broadcast(bias);
+    for (int i = 0; i < kSplit; ++i) in[i] = Load(planes[i] + at + q) + Broadcast(bias);
     const int64_t first = kSplit * q - skip;
     const bool whole = first >= 0 && first + kSplit * kL <= length;
 #pragma GCC unroll 8
