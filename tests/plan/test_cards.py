@@ -260,7 +260,7 @@ MEASURED = {
     "rgb_head_16_bit": (
         *((64, 32, 32, 96), (96, 3, 4, 4)),
         *({"stride": 2, "padding": 1, "layout": "NHWC"}, "bfloat16"),
-        ("cuda:mma_im2col", "xla:strided", "xla:filter"),
+        ("cuda:mma_im2col", "cuda:mma_im2col", "xla:filter"),
     ),
     "few_a_group": (
         *((16, 32, 128, 256), (32, 16, 3, 5)),
@@ -279,7 +279,7 @@ MEASURED = {
     ),
     "long_rows_16_bit": (
         *((8, 64, 512, 512), (64, 64, 3, 7), {}, "bfloat16"),
-        ("cuda:sm90_tile", "cuda:sm90_tile", "xla:filter"),
+        ("cuda:sm90_tile", "cuda:sm90_tile", "cuda:sm90_wgrad_rolling"),
     ),
     "stride_2_16_bit": (
         *((32, 64, 64, 64), (64, 64, 4, 4), {"stride": 2, "padding": 1}, "bfloat16"),
