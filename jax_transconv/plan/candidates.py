@@ -201,6 +201,7 @@ _FEW_STRIDED = 1 << 12  # of a strided weight gradient
 _LITTLE_WORK = 1 << 30  # multiply-adds
 _LARGE_STRIDE = 4
 _LARGE_STRIDE_PIXELS = 1 << 13
+_SMALL_ROW = 16  # of a pass that is a matrix product
 _WIDE_MATRIX = 512  # channels on both sides
 _COVERED_16_BIT = 256  # channels of a 16-bit forward pass without overlaps
 _FEW_TAPS_16_BIT = 9
@@ -229,6 +230,10 @@ def _strided_loses(pass_name: str, spec: Spec) -> str | None:
     if min(channels) >= _WIDE_MATRIX and pass_name == _FORWARD:
         return f"a library's matrix product of {_WIDE_MATRIX} channels is faster"
     covered = all(k <= s for k, s in zip(spec.kernel_size, g.stride, strict=True))
+    small = pass_name == _FORWARD and spec.in_size[1] < _SMALL_ROW
+    many = min(channels) > _MANY_CHANNELS
+    if covered and small and many:
+        return f"a library is faster for rows of fewer than {_SMALL_ROW} pixels"
     if pass_name == _INPUT and covered and spec.in_channels > _MANY_CHANNELS:
         return "a library's matrix product of many channels is faster"
     return None
