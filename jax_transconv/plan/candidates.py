@@ -197,13 +197,12 @@ def _taps_lose(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
 
 
 _FEW_PIXELS = {_FORWARD: 1 << 12, _INPUT: 1 << 14, _WEIGHT: 1 << 17}
-_FEW_STRIDED = 1 << 12  # of a strided weight gradient
+_FEW_STRIDED = 1 << 13  # of a strided weight gradient
 _LITTLE_WORK = 1 << 30  # multiply-adds
 _LARGE_STRIDE = 4
 _LARGE_STRIDE_PIXELS = 1 << 13
 _SMALL_ROW = 16  # of a pass that is a matrix product
 _WIDE_MATRIX = 512  # channels on both sides
-_COVERED_16_BIT = 256  # channels of a 16-bit forward pass without overlaps
 _FEW_TAPS_16_BIT = 9
 _FEW_CHANNELS = 16
 _HALF_TILE = 32
@@ -243,9 +242,6 @@ def _library_wins_in_16_bits(pass_name: str, spec: Spec, rolling: bool) -> bool:
     g = spec.geometry
     channels = max(spec.in_per_group, spec.out_per_group)
     if spec.is_strided:
-        covered = all(k <= s for k, s in zip(spec.kernel_size, g.stride, strict=True))
-        if covered and pass_name == _FORWARD and channels <= _COVERED_16_BIT:
-            return False
         few = channels <= _MANY_CHANNELS and spec.taps <= _FEW_TAPS_16_BIT
         return g.dilation == (1, 1) and (pass_name == _WEIGHT or not few)
     if rolling:
@@ -429,6 +425,7 @@ def _direct_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
 
 
 _FEWEST_A_GROUP = 4
+_FEW_STEPS = 1 << 13  # positions and taps
 _FEWEST_COLUMNS = 8
 _MANY_TAPS = 64
 # Taps from which it beats a library's 16-bit convolution of few channels.
@@ -449,6 +446,9 @@ def _im2col_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
             return "a group's columns are more than what they are made from"
         if pass_name == _INPUT and few < _FEWEST_A_GROUP:
             return f"fewer than {_FEWEST_A_GROUP} channels a group waste its operands"
+        steps = spec.batch * math.prod(spec.in_size) * spec.taps
+        if pass_name == _WEIGHT and steps < _FEW_STEPS:
+            return f"fewer than {_FEW_STEPS} products a weight do not fill its tiles"
         return None
     if many < _FEWEST_COLUMNS and pass_name != _WEIGHT:
         return f"fewer than {_FEWEST_COLUMNS} channels waste its operands"
