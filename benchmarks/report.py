@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import collections
+import json
 import pathlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +15,7 @@ from benchmarks.floors import PASSES
 Row = Mapping[str, Any]
 Data = Mapping[str, Any]
 
+_REASONS = pathlib.Path(__file__).with_name("reasons.json")
 _WORDS = {
     "fwd": "forward",
     "fwdb": "forward with bias",
@@ -191,10 +194,21 @@ def _worst(rows: Sequence[Row], count: int = 10) -> list[str]:
             milliseconds(e["row"]),
             _named(e["peer"]),
             number(e["ratio"]),
+            why(e["row"]),
         ]
         for e in found[:count]
     ]
-    return [f"### The {len(cells)} worst rows", "", *table([*head, "ratio"], cells), ""]
+    title = f"### The {len(cells)} worst rows"
+    return [title, "", *table([*head, "ratio", "why"], cells), ""]
+
+
+def why(row: Row) -> str:
+    """What is known of why a row loses: of reasons.json the first that fits it."""
+    for reason in json.loads(_REASONS.read_text(encoding="utf-8")):
+        fits = {key: value for key, value in reason.items() if key != "why"}
+        if all(re.search(v, str(row.get(k) or "")) for k, v in fits.items()):
+            return reason["why"]
+    return ""
 
 
 def _side_by_side(rows: Sequence[Row]) -> list[str]:

@@ -223,8 +223,8 @@ def _strided_loses(pass_name: str, spec: Spec) -> str | None:
     ):
         return f"a library's convolution of stride {max(g.stride)} is faster"
     channels = spec.in_channels, spec.out_channels
-    narrow = max(channels) if pass_name == _FORWARD else 0
-    if min(channels) < _HALF_TILE and narrow <= _HALF_TILE:
+    narrow = pass_name == _INPUT or max(channels) <= _HALF_TILE
+    if min(channels) < _HALF_TILE and narrow:
         return f"fewer than {_HALF_TILE} channels leave its operands half empty"
     if min(channels) >= _WIDE_MATRIX and pass_name == _FORWARD:
         return f"a library's matrix product of {_WIDE_MATRIX} channels is faster"

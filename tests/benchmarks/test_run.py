@@ -278,6 +278,14 @@ def test_report_shows_what_went_wrong():
     assert "Rows by commit: 1 of a, 1 of b." in text
 
 
+def test_reasons_of_slow_rows():
+    row = {"id": "x", "pass": "dx", "dtype": "fp32", "layout": "NHWC"}
+    first = report.why(row | {"row": "xla:strided"})
+    assert "channels-last" in first
+    assert report.why(row | {"row": "xla:strided", "layout": "NCHW"}) not in ("", first)
+    assert report.why(row | {"row": "cuda:no_such_row"}) == ""
+
+
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
