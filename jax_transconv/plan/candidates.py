@@ -8,17 +8,15 @@ Both answer None, or the reason in words.
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
-from collections.abc import Callable
 
 from jax_transconv.ffi import targets
+from jax_transconv.plan import measured
 from jax_transconv.plan.device import DeviceFacts
-from jax_transconv.spec import Precision, Spec
+from jax_transconv.plan.measured import Rule
+from jax_transconv.spec import Spec
 
 __all__ = ["CANDIDATES", "Candidate"]
-
-Rule = Callable[[str, Spec, DeviceFacts], "str | None"]
 
 _FORWARD, _INPUT, _WEIGHT = targets.PASSES
 
@@ -153,332 +151,6 @@ def _no_xla_fault(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     return f"XLA:CPU is wrong for 1 channel, 1 pixel and over {_MOST_FEATURES} results"
 
 
-# -- Which row is faster, from benchmarks/REPORT.md, benchmarks/NOTES.md and the runs
-# behind them, on an H200 and most of them in float32. Estimates: groups in 16 bits, the
-# Hopper rows from 16 channels a group on, whatever the stride, and on other cards the
-# rows for few channels. --
-
-_SMALL_IMAGE = 64
-_MANY_CHANNELS = 128
-
-
-def _small_dense(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
-    """On few pixels XLA:CPU's own matrix products waste less than whole tiles."""
-    del facts
-    if pass_name == _WEIGHT or spec.geometry.groups > 1:
-        return None
-    pixels = spec.in_size[0] * spec.in_size[1]
-    many = pass_name == _INPUT or spec.in_channels >= _MANY_CHANNELS
-    if pixels <= _SMALL_IMAGE and many:
-        return f"images of {pixels} pixels are too small for its tiles"
-    return None
-
-
-def _phases_lose(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
-    del pass_name
-    g = spec.geometry
-    if not spec.is_strided:
-        return "without a stride it is the same correlation as xla:dilated"
-    if facts.platform != "cpu" and g.groups == 1 and g.dilation == (1, 1):
-        return "XLA maps xla:dilated to a library's backward-data convolution"
-    if facts.platform == "cpu" and g.groups == 1 and g.dilation == (1, 1):
-        return "XLA:CPU runs the stretched form as fast"
-    return None
-
-
-def _taps_lose(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
-    if pass_name != _WEIGHT:
-        return "reads and writes the result once for every tap"
-    if facts.platform != "cpu":
-        return "XLA maps xla:filter to a library's filter-gradient convolution"
-    if not spec.is_strided:
-        return "without a stride xla:filter is one plain convolution"
-    return None
-
-
-_FEW_PIXELS = {_FORWARD: 1 << 12, _INPUT: 1 << 14, _WEIGHT: 1 << 17}
-_FEW_STRIDED = 1 << 13  # of a strided weight gradient
-_LITTLE_WORK = 1 << 30  # multiply-adds
-_LARGE_STRIDE = 4
-_LARGE_STRIDE_PIXELS = 1 << 13
-_SMALL_ROW = 16  # of a pass that is a matrix product
-_WIDE_MATRIX = 512  # channels on both sides
-_FEW_TAPS_16_BIT = 9
-_FEW_CHANNELS = 16
-_HALF_TILE = 32
-_ROW = 64
-_LONG_ROW = 128  # of a 16-bit image
-_SECTOR = 16  # elements of 16 bits
-_ROLLING_TAPS = 3  # of a row, in one pass of the rolling weight gradient
-_MOST_WASTE, _MOST_FOLDED_WASTE = 1.6, 1.3
-
-
-def _strided_loses(pass_name: str, spec: Spec) -> str | None:
-    g = spec.geometry
-    if not spec.is_strided or g.dilation != (1, 1):
-        return None
-    pixels = spec.batch * math.prod(spec.in_size)
-    if max(g.stride) > _LARGE_STRIDE or (
-        max(g.stride) > 2 and pixels < _LARGE_STRIDE_PIXELS
-    ):
-        return f"a library's convolution of stride {max(g.stride)} is faster"
-    channels = spec.in_channels, spec.out_channels
-    narrow = pass_name == _INPUT or max(channels) <= _HALF_TILE
-    if min(channels) < _HALF_TILE and narrow:
-        return f"fewer than {_HALF_TILE} channels leave its operands half empty"
-    if min(channels) >= _WIDE_MATRIX and pass_name == _FORWARD:
-        return f"a library's matrix product of {_WIDE_MATRIX} channels is faster"
-    covered = all(k <= s for k, s in zip(spec.kernel_size, g.stride, strict=True))
-    small = pass_name == _FORWARD and spec.in_size[1] < _SMALL_ROW
-    many = min(channels) > _MANY_CHANNELS
-    if covered and small and many:
-        return f"a library is faster for rows of fewer than {_SMALL_ROW} pixels"
-    if pass_name == _INPUT and covered and spec.in_channels > _MANY_CHANNELS:
-        return "a library's matrix product of many channels is faster"
-    return None
-
-
-def _library_wins_in_16_bits(pass_name: str, spec: Spec, rolling: bool) -> bool:
-    g = spec.geometry
-    channels = max(spec.in_per_group, spec.out_per_group)
-    if spec.is_strided:
-        few = channels <= _MANY_CHANNELS and spec.taps <= _FEW_TAPS_16_BIT
-        return g.dilation == (1, 1) and (pass_name == _WEIGHT or not few)
-    if rolling:
-        return False
-    short = spec.in_size[1] < _LONG_ROW or channels > _MANY_CHANNELS
-    return pass_name == _WEIGHT or short
-
-
-def _upsamples_scores(spec: Spec) -> bool:
-    """Whether few channels are spread far, as in FCN's last layer."""
-    channels = max(spec.in_channels, spec.out_channels)
-    return max(spec.geometry.stride) > _LARGE_STRIDE and channels <= _HALF_TILE
-
-
-def _cut_strips_lose(pass_name: str, spec: Spec) -> bool:
-    """Whether rolling strips of a 16-bit target have no columns to spare for a cut."""
-    if pass_name == _WEIGHT:
-        return False
-    if pass_name == _FORWARD:
-        source, columns = spec.in_per_group, spec.out_size[1]
-    else:
-        source, columns = spec.out_per_group, spec.in_size[1]
-    return source > _HALF_TILE and columns % _SECTOR != 0
-
-
-def _hopper_loses(rolling: bool = False) -> Rule:
-    """Where a vendor's library behind XLA beats a Hopper kernel.
-
-    Args:
-        rolling: whether whole rows pass through the kernel, which reads them once.
-    """
-
-    def defers(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
-        del facts
-        g = spec.geometry
-        channels = spec.in_per_group, spec.out_per_group
-        if g.groups > 1:
-            if min(channels) < _FEW_CHANNELS:
-                return f"fewer than {_FEW_CHANNELS} channels a group waste its tiles"
-            wide = spec.itemsize == 2 and min(channels) >= _WIDE_MATRIX
-            if pass_name == _WEIGHT and wide:
-                return f"a library is faster with {_WIDE_MATRIX} channels a group"
-            return None
-        if spec.dtype == "float32" and g.precision > Precision.DEFAULT:
-            return None  # the library falls back to kernels many times slower
-        if g.layout == "NHWC":
-            return "a library's channels-last convolution is faster"
-        if spec.itemsize == 2 and _library_wins_in_16_bits(pass_name, spec, rolling):
-            return "a library's 16-bit convolution is faster"
-        if rolling and spec.itemsize == 2 and _cut_strips_lose(pass_name, spec):
-            return "strips cut at sectors are narrower than cuda:sm90_tile's"
-        if pass_name == _FORWARD and _upsamples_scores(spec):
-            return None
-        pixels = spec.batch * spec.in_size[0] * spec.in_size[1]
-        few = _FEW_PIXELS[pass_name]
-        if pass_name == _WEIGHT and spec.is_strided:
-            few = _FEW_STRIDED
-        work = pixels * math.prod(channels) * spec.taps
-        if pixels < few:
-            return f"fewer than {few} pixels do not fill its tiles"
-        half = pass_name != _WEIGHT and min(channels) <= _HALF_TILE
-        if work < (2 if half else 1) * _LITTLE_WORK:
-            return "too little work to fill a card's multiprocessors"
-        return _strided_loses(pass_name, spec)
-
-    return defers
-
-
-def _portable_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
-    del pass_name, spec
-    if facts.capability == (9, 0):
-        return "the kernels for Hopper are faster"
-    return "it has not been measured on this card"
-
-
-def _half_empty(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
-    del pass_name, facts
-    g = spec.geometry
-    if spec.dtype != "float32" or g.precision == Precision.DEFAULT or g.groups > 1:
-        return None
-    if max(spec.in_channels, spec.out_channels) <= _HALF_TILE:
-        return f"{_HALF_TILE} channels waste three quarters of its tiles"
-    return None
-
-
-# Of the rolling weight gradient with three products: channels of a block, and taps of
-# 64 x 64 channels that take another row as long as a block's pass, with a margin.
-_SPLIT_CHANNELS = 32
-_TAPS_FOR_A_PASS = 2
-
-
-def _split_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
-    """Where blocks of half as many channels read the images too often.
-
-    Measured with 64 x 64 channels, where 3 x 3 taps take 4.6 ms and 6.8 in another row,
-    3 x 7 taps 4.4 and 3.1.
-    """
-    del pass_name, facts
-    if spec.dtype != "float32" or spec.geometry.precision == Precision.DEFAULT:
-        return None
-    channels = spec.in_per_group, spec.out_per_group
-    blocks = math.prod(-(-c // _SPLIT_CHANNELS) for c in channels)
-    passes = math.prod(-(-k // _ROLLING_TAPS) for k in spec.kernel_size)
-    tiles = math.prod(-(-c // (2 * _SPLIT_CHANNELS)) for c in channels)
-    if blocks > 1 and _TAPS_FOR_A_PASS * blocks * passes > tiles * spec.taps:
-        return (
-            f"blocks of {_SPLIT_CHANNELS} channels and {_ROLLING_TAPS} x "
-            f"{_ROLLING_TAPS} taps would pass over the images {blocks * passes} times"
-        )
-    return None
-
-
-def _short_rows(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
-    del pass_name, facts
-    if spec.in_size[1] < _ROW:
-        return f"rows of fewer than {_ROW} pixels do not fill its tiles"
-    return None
-
-
-def _half_strips(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
-    del facts
-    if pass_name == _INPUT:
-        columns = spec.in_size[1]
-    else:
-        columns = -(-spec.out_size[1] // spec.geometry.stride[1])
-    if columns < _ROW // 2 and -(-columns // 8) * 8 > _MOST_FOLDED_WASTE * columns:
-        return f"rows of {columns} targets leave much of groups of 8 empty"
-    if columns > _ROW and -(-columns // _ROW) * _ROW > _MOST_WASTE * columns:
-        return f"rows of {columns} targets leave much of strips of {_ROW} empty"
-    return None
-
-
-_REPAYING = 16  # taps
-
-
-def _packing_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
-    del pass_name, facts
-    # Every pixel is packed once, and gathered once for each block of channels and taps.
-    taps = spec.taps / math.prod(spec.geometry.stride)
-    channels = spec.in_per_group, spec.out_per_group
-    if taps <= 2 and spec.taps < _REPAYING and min(channels) <= _MANY_CHANNELS:
-        return "few taps read a pixel, which does not repay packing it"
-    if taps < 4 and max(channels) <= _ROW:
-        return "one block reads a pixel, which does not repay packing it"
-    return None
-
-
-_TINY = 4  # channels on one side; on the other, and taps, at most:
-_DIRECT_CHANNELS = 64
-_DIRECT_TAPS = 64
-_DIRECT_POSITIONS = 1 << 14  # and positions of a weight gradient at least
-
-
-def _direct_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
-    """Where the kernels without tensor cores lose: from some channels on."""
-    del facts
-    g = spec.geometry
-    few, many = sorted((spec.in_per_group, spec.out_per_group))
-    if g.groups > 1:
-        if few >= _FEW_CHANNELS:
-            return f"{_FEW_CHANNELS} channels a group fill tiles of tensor cores"
-        if g.layout == "NHWC":
-            return "a block is of one group, whose channels are a part of every sector"
-        return None
-    if pass_name == _INPUT and spec.itemsize == 4 and _upsamples_scores(spec):
-        return None
-    if few > _TINY:
-        return f"more than {_TINY} dense channels are a library's matrix product"
-    if spec.itemsize == 2:
-        return "a library's 16-bit convolution is faster"
-    if g.layout == "NHWC" and pass_name != _FORWARD:
-        return "a library's channels-last convolution is faster"
-    if pass_name != _INPUT and many > _DIRECT_CHANNELS:
-        return f"a library is faster with more than {_DIRECT_CHANNELS} channels"
-    if pass_name == _WEIGHT:
-        if spec.taps > _DIRECT_TAPS:
-            return f"more than {_DIRECT_TAPS} taps share too little in a tile"
-        if spec.batch * math.prod(spec.in_size) < _DIRECT_POSITIONS:
-            return f"fewer than {_DIRECT_POSITIONS} positions do not fill its tiles"
-    return None
-
-
-_FEWEST_A_GROUP = 4
-_FEW_STEPS = 1 << 13  # positions and taps
-_FEWEST_COLUMNS = 8
-_MANY_TAPS = 64
-# Taps from which it beats a library's 16-bit convolution of few channels.
-_FAST_16_BIT = {_FORWARD: 1, _INPUT: 16, _WEIGHT: math.inf}
-
-
-def _im2col_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
-    """Where TF32 products of channels and taps together lose: from some channels on."""
-    del facts
-    g = spec.geometry
-    few, many = sorted((spec.in_per_group, spec.out_per_group))
-    if g.groups > 1:
-        if few >= _FEW_CHANNELS:
-            return f"{_FEW_CHANNELS} channels a group fill larger tiles"
-        if g.layout == "NHWC":
-            return "a block is of one group, whose channels are a part of every sector"
-        if pass_name == _FORWARD:
-            return "a group's columns are more than what they are made from"
-        if pass_name == _INPUT and few < _FEWEST_A_GROUP:
-            return f"fewer than {_FEWEST_A_GROUP} channels a group waste its operands"
-        steps = spec.batch * math.prod(spec.in_size) * spec.taps
-        if pass_name == _WEIGHT and steps < _FEW_STEPS:
-            return f"fewer than {_FEW_STEPS} products a weight do not fill its tiles"
-        return None
-    if many < _FEWEST_COLUMNS and pass_name != _WEIGHT:
-        return f"fewer than {_FEWEST_COLUMNS} channels waste its operands"
-    if spec.itemsize == 2 and (few > _TINY or spec.taps < _FAST_16_BIT[pass_name]):
-        return "a library's 16-bit convolution is faster"
-    if pass_name == _FORWARD:
-        if spec.out_channels > _TINY:
-            return f"more than {_TINY} channels of y have too many columns"
-    elif pass_name == _WEIGHT and many <= _HALF_TILE and spec.taps >= _MANY_TAPS:
-        return None
-    elif few > _FEW_CHANNELS or (few > _TINY and many > _DIRECT_CHANNELS):
-        return f"more than {_FEW_CHANNELS} channels fill larger tiles"
-    return None
-
-
-_LIBRARY_CHANNELS = 8
-
-
-def _library_wins(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
-    """Where a vendor's library behind XLA beats the general CUDA kernel."""
-    del facts
-    if spec.geometry.groups == 1:
-        return "a library's tensor-core convolution is faster for dense channels"
-    channels = min(spec.in_per_group, spec.out_per_group)
-    exact = spec.dtype == "float32" and spec.geometry.precision > Precision.DEFAULT
-    if channels >= _LIBRARY_CHANNELS and not (exact and pass_name == _WEIGHT):
-        return f"a library is faster from {_LIBRARY_CHANNELS} channels a group on"
-    return None
-
-
 def _all(*rules: Rule) -> Rule:
     """The first reason that any of the rules has."""
 
@@ -500,82 +172,86 @@ CANDIDATES: tuple[Candidate, ...] = (
         "cuda:mma_im2col",
         (_FORWARD, _INPUT),
         _kernel("cuda:mma_im2col", _tensor_cores),
-        _im2col_loses,
+        measured.im2col_loses,
     ),
     Candidate(
         "cuda:mma_im2col_wgrad",
         (_WEIGHT,),
         _kernel("cuda:mma_im2col_wgrad", _tensor_cores),
-        _im2col_loses,
+        measured.im2col_loses,
     ),
     Candidate(
         "cuda:sm90_rolling",
         (_FORWARD, _INPUT),
         _kernel("cuda:sm90_rolling", _hopper),
-        _hopper_loses(rolling=True),
+        measured.hopper_loses(rolling=True),
     ),
     Candidate(
         "cuda:sm90_tile",
         (_FORWARD, _INPUT),
         _kernel("cuda:sm90_tile", _hopper),
-        _all(_half_strips, _hopper_loses()),
+        _all(measured.half_strips, measured.hopper_loses()),
     ),
     Candidate(
         "cuda:sm90_wgrad_rolling",
         (_WEIGHT,),
         _kernel("cuda:sm90_wgrad_rolling", _hopper),
-        _all(_short_rows, _split_loses, _hopper_loses(rolling=True)),
+        _all(
+            measured.short_rows,
+            measured.split_loses,
+            measured.hopper_loses(rolling=True),
+        ),
     ),
     Candidate(
         "cuda:sm90_wgrad_cells",
         (_WEIGHT,),
         _kernel("cuda:sm90_wgrad_cells", _hopper),
-        _all(_packing_loses, _hopper_loses()),
+        _all(measured.packing_loses, measured.hopper_loses()),
     ),
     Candidate(
         "cuda:sm90_wgrad",
         (_WEIGHT,),
         _kernel("cuda:sm90_wgrad", _hopper),
-        _all(_half_empty, _hopper_loses()),
+        _all(measured.half_empty, measured.hopper_loses()),
     ),
     Candidate(
         "cuda:mma_tile",
         (_FORWARD, _INPUT),
         _kernel("cuda:mma_tile", _tensor_cores),
-        _portable_loses,
+        measured.portable_loses,
     ),
     Candidate(
         "cuda:mma_wgrad",
         (_WEIGHT,),
         _kernel("cuda:mma_wgrad", _tensor_cores),
-        _portable_loses,
+        measured.portable_loses,
     ),
     Candidate(
         "cuda:direct_wgrad",
         (_WEIGHT,),
         _kernel("cuda:direct_wgrad"),
-        _direct_loses,
+        measured.direct_loses,
     ),
     Candidate(
         "cuda:direct",
         (_FORWARD, _INPUT),
         _kernel("cuda:direct"),
-        _direct_loses,
+        measured.direct_loses,
     ),
-    Candidate("cuda:simt", targets.PASSES, _kernel("cuda:simt"), _library_wins),
+    Candidate("cuda:simt", targets.PASSES, _kernel("cuda:simt"), measured.library_wins),
     Candidate("cpu:depthwise", targets.PASSES, _kernel("cpu:depthwise")),
-    Candidate("cpu:tiled", targets.PASSES, _kernel("cpu:tiled"), _small_dense),
+    Candidate("cpu:tiled", targets.PASSES, _kernel("cpu:tiled"), measured.small_dense),
     Candidate(
         "xla:taps",
         targets.PASSES,
         _all(_not_empty, _static, _few_taps),
-        _taps_lose,
+        measured.taps_lose,
     ),
     Candidate(
         "xla:phases",
         (_FORWARD,),
         _all(_not_empty, _static, _no_xla_fault, _few_phases),
-        _phases_lose,
+        measured.phases_lose,
     ),
     Candidate("xla:dilated", (_FORWARD,), _all(_not_empty, _no_xla_fault)),
     Candidate("xla:strided", (_INPUT,), _all(_not_empty, _no_xla_fault)),
