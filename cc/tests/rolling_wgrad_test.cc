@@ -66,8 +66,8 @@ void Check(const Problem& q, int shares, int spread, std::mt19937* random) {
   if (reason != nullptr) Fail(reason);
   g.shares = std::min(shares, static_cast<int>(q.batch) * g.pairs);
   std::normal_distribution<float> draw;
-  std::vector<T> x(static_cast<size_t>(q.batch * q.in_channels * q.h.in * q.w.in));
-  std::vector<T> dy(static_cast<size_t>(q.batch * q.out_channels * q.h.out * q.w.out));
+  std::vector<T> x(transconv::definition::Size(q, true));
+  std::vector<T> dy(transconv::definition::Size(q, false));
   const auto fill = [&](std::vector<T>* image, int64_t width, int64_t height, bool spreads) {
     std::vector<float> scale(static_cast<size_t>(height), 1.f);
     for (float& s : scale) {
@@ -88,7 +88,7 @@ void Check(const Problem& q, int shares, int spread, std::mt19937* random) {
   const size_t slot_floats = 9 * 64 * 64;
   std::vector<float4> slots(static_cast<size_t>(g.slots) * g.strips * g.shares * slot_floats / 4,
                             float4{nan, nan, nan, nan});
-  const size_t weights = static_cast<size_t>(q.in_channels * q.out_per_group() * q.taps());
+  const size_t weights = transconv::definition::WeightSize(q);
   std::vector<T> dw(weights, static_cast<T>(nan));
   rolling::RollingParams p = rolling::ParamsOf(q, kType, g);
   p.x = x.data();
@@ -120,11 +120,8 @@ void Check(const Problem& q, int shares, int spread, std::mt19937* random) {
   }
   const double bound = g.products == 3 ? 3e-7 : 5e-4;
   if (error > bound * bound * norm) {
-    std::printf("%d x %d x (%d to %d) x %dx%d, %dx%d, %d products, %d columns: %.2e\n",
-                static_cast<int>(q.batch), static_cast<int>(q.groups),
-                static_cast<int>(q.in_per_group()), static_cast<int>(q.out_per_group()),
-                static_cast<int>(q.h.in), static_cast<int>(q.w.in), static_cast<int>(q.h.kernel),
-                static_cast<int>(q.w.kernel), g.products, g.columns, std::sqrt(error / norm));
+    transconv::definition::Describe(q);
+    std::printf("%d products, %d columns: %.2e\n", g.products, g.columns, std::sqrt(error / norm));
     Fail("the error is too large");
   }
 }
@@ -147,9 +144,9 @@ int main(int argc, char** argv) {
     const auto crop = [&](int lo, int hi) { return spread > 0 ? 0 : pick(lo, hi); };
     // Tall ones add to their slots more than once.
     const auto h = MakeAxis(i % 11 == 6 ? pick(130, 140) : pick(1, 9), pick(1, i % 5 == 2 ? 5 : 3),
-                            1, 1, crop(-1, 1), crop(-1, 1));
-    auto w = MakeAxis(wide ? pick(70, 140) : pick(3, 66), pick(1, i % 5 == 4 ? 5 : 3), 1, 1,
-                      crop(-2, 2), crop(-2, 1));
+                            crop(-1, 1), crop(-1, 1));
+    auto w = MakeAxis(wide ? pick(70, 140) : pick(3, 66), pick(1, i % 5 == 4 ? 5 : 3), crop(-2, 2),
+                      crop(-2, 1));
     if (pairs) {
       w.in += w.in % 2;
       w.out += w.out % 2;

@@ -148,8 +148,7 @@ T OfWarp(T value, const F& f) {
   return f(all);
 }
 
-// As Launch, of a kernel that starts when all before it have ended or, as far as anyone can tell
-// who does not wait for them, earlier.
+// As Launch, with what is asked of a thread at its block's end.
 template <typename Kernel>
 void LaunchSm90(unsigned grid, unsigned threads, size_t shared_bytes, const Kernel& kernel) {
   if (threads > kMostThreads) Fail("a block has too many threads");
