@@ -84,6 +84,15 @@ using std::min;
 
 namespace transconv::emulation {
 
+[[noreturn]] inline void Fail(const char* what) {
+  std::printf("emulation: %s (thread %u of block %u)\n", what, ::threadIdx.x, ::blockIdx.x);
+  std::fflush(stdout);
+  std::_Exit(1);  // no destructors: this may run on a stack that they free
+}
+
+// Lets the others go on.
+inline void Yield() { swapcontext(&block.turns[::threadIdx.x].context, &block.scheduler); }
+
 inline void Wait(Barrier* barrier) {
   if (++barrier->arrived == barrier->expected) {
     barrier->arrived = 0;
@@ -92,9 +101,7 @@ inline void Wait(Barrier* barrier) {
   }
   const unsigned generation = barrier->generation;
   if (barrier->arrived == 0) return;
-  while (barrier->generation == generation) {
-    swapcontext(&block.turns[::threadIdx.x].context, &block.scheduler);
-  }
+  while (barrier->generation == generation) Yield();
 }
 
 }  // namespace transconv::emulation
@@ -158,7 +165,7 @@ template <int kCount>
 void CopyAsync(float* shared, const float* global, bool wanted) {
   const bool aligned = reinterpret_cast<uintptr_t>(shared) % (4 * kCount) == 0 &&
                        (!wanted || reinterpret_cast<uintptr_t>(global) % (4 * kCount) == 0);
-  if (!aligned) std::printf("emulation: a copy is not aligned\n"), std::exit(1);
+  if (!aligned) emulation::Fail("a copy is not aligned");
   emulation::block.copies[threadIdx.x].push_back([=] {
     for (int i = 0; i < kCount; ++i) shared[i] = wanted ? global[i] : 0.0f;
   });
@@ -224,10 +231,7 @@ void Launch(unsigned grid, unsigned threads, size_t shared_bytes, const Kernel& 
       ::threadIdx.x = t;
       swapcontext(&block.scheduler, &block.turns[t].context);
     }
-    if (!block.moved) {
-      std::printf("emulation: threads wait at a barrier that others never reach\n");
-      std::exit(1);
-    }
+    if (!block.moved) Fail("threads wait at a barrier that others never reach");
     order.erase(
         std::remove_if(order.begin(), order.end(), [](unsigned t) { return block.turns[t].done; }),
         order.end());

@@ -100,15 +100,9 @@ void Check(const Problem& q, Pass pass, int64_t wanted, Count* count, std::mt199
   const char* wrong = example.Compare(got);
   if (wrong == nullptr) return;
   std::printf("depthwise_test: %s: %s\n", forward ? "forward" : "grad_input", wrong);
-  for (const Axis& a : {q.h, q.w}) {
-    std::printf("in %d out %d kernel %d stride %d crop %d\n", static_cast<int>(a.in),
-                static_cast<int>(a.out), static_cast<int>(a.kernel), static_cast<int>(a.stride),
-                static_cast<int>(a.crop_lo));
-  }
-  std::printf("batch %d channels %d %d groups %d; %d rows of a thread, shape %d %d %d\n",
-              static_cast<int>(q.batch), static_cast<int>(q.in_channels),
-              static_cast<int>(q.out_channels), static_cast<int>(q.groups), plan.rows,
-              plan.shape.rows, plan.shape.step, plan.shape.columns);
+  transconv::definition::Describe(q);
+  std::printf("%d rows of a thread, shape %d %d %d\n", plan.rows, plan.shape.rows, plan.shape.step,
+              plan.shape.columns);
   std::exit(1);
 }
 

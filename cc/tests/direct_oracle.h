@@ -48,8 +48,8 @@ struct Narrow {
 
 // Values whose products and sums are exact in float.
 template <typename E>
-std::vector<typename E::Type> Draw(int64_t size, std::mt19937* random) {
-  std::vector<typename E::Type> values(static_cast<size_t>(size), E::kPoison);
+std::vector<typename E::Type> Draw(size_t size, std::mt19937* random) {
+  std::vector<typename E::Type> values(size, E::kPoison);
   for (auto& v : values) {
     E::Store(&v, static_cast<typename E::Sum>(static_cast<int>((*random)() % 17) - 8) / 8);
   }
@@ -65,13 +65,13 @@ struct Example {
 
   Example(const Problem& q, Pass pass, bool with_bias, std::mt19937* random) {
     const bool forward = pass == Pass::kForward;
-    const int64_t x_size = q.batch * q.in_channels * q.h.in * q.w.in;
-    const int64_t y_size = q.batch * q.out_channels * q.h.out * q.w.out;
-    source = Draw<E>(forward ? x_size : y_size, random);
-    weight = Draw<E>(q.in_channels * q.out_per_group() * q.taps(), random);
-    if (with_bias) bias = Draw<E>(q.out_channels, random);
-    want.resize(static_cast<size_t>(forward ? y_size : x_size), Sum(0));
-    if (forward && with_bias) AddBias(q);
+    source = Draw<E>(definition::Size(q, forward), random);
+    weight = Draw<E>(definition::WeightSize(q), random);
+    if (with_bias) bias = Draw<E>(static_cast<size_t>(q.out_channels), random);
+    want.resize(definition::Size(q, !forward), Sum(0));
+    if (forward && with_bias) {
+      definition::ForAllOfY(q, [&](size_t y, size_t c) { want[y] = E::Load(&bias[c]); });
+    }
     definition::ForAll(q, [&](size_t x, size_t w, size_t y) {
       want[forward ? y : x] += E::Load(&source[forward ? x : y]) * E::Load(&weight[w]);
     });
@@ -89,19 +89,6 @@ struct Example {
       return text;
     }
     return nullptr;
-  }
-
- private:
-  void AddBias(const Problem& q) {
-    for (int64_t n = 0; n < q.batch; ++n) {
-      for (int64_t c = 0; c < q.out_channels; ++c) {
-        for (int64_t y = 0; y < q.h.out; ++y) {
-          for (int64_t x = 0; x < q.w.out; ++x) {
-            want[definition::At(q, false, n, c, y, x)] = E::Load(&bias[static_cast<size_t>(c)]);
-          }
-        }
-      }
-    }
   }
 };
 

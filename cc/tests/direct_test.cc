@@ -59,15 +59,7 @@ void Run(const DirectPlan& p, const typename E::Type* image, const typename E::T
 }
 
 void Describe(const Problem& q, const DirectPlan& p) {
-  for (const Axis& a : {q.h, q.w}) {
-    std::printf("in %lld out %lld kernel %lld stride %lld dilation %lld crop %lld\n",
-                static_cast<long long>(a.in), static_cast<long long>(a.out),
-                static_cast<long long>(a.kernel), static_cast<long long>(a.stride),
-                static_cast<long long>(a.dilation), static_cast<long long>(a.crop_lo));
-  }
-  std::printf("batch %d channels %d %d groups %d layout %d\n", static_cast<int>(q.batch),
-              static_cast<int>(q.in_channels), static_cast<int>(q.out_channels),
-              static_cast<int>(q.groups), static_cast<int>(q.layout));
+  transconv::definition::Describe(q);
   std::printf(
       "rm %d strip %d row_items %d m_groups %d all %d threads %d items %d chunk_c %d chunk_k %d "
       "slices %dx%d tile %dx%d planes %dx%d lanes %d bytes %d blocks %lld\n",

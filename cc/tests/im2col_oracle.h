@@ -15,7 +15,8 @@
 
 namespace transconv::im2col_oracle {
 
-using definition::At, definition::ForAll, definition::MakeAxis, definition::MakeProblem;
+using definition::At, definition::Describe, definition::ForAll, definition::ForAllOfY;
+using definition::MakeAxis, definition::MakeProblem, definition::Size, definition::WeightSize;
 
 // float32 to TF32 as the instruction rounds: to nearest, ties away from zero.
 inline float ToTf32(float v) {
@@ -46,8 +47,8 @@ struct Narrow {
 
 // Integers whose products and sums are exact; none is zero, so that an infinity stays one.
 template <typename E>
-std::vector<typename E::Type> Draw(int64_t size, int infinite, std::mt19937* random) {
-  std::vector<typename E::Type> values(static_cast<size_t>(size));
+std::vector<typename E::Type> Draw(size_t size, int infinite, std::mt19937* random) {
+  std::vector<typename E::Type> values(size);
   for (auto& v : values) {
     const int drawn = static_cast<int>((*random)() % 8) - 4;
     v = E::Round(static_cast<float>(drawn < 0 ? drawn : drawn + 1));

@@ -20,7 +20,6 @@
 namespace {
 
 using namespace transconv::im2col_oracle;
-using transconv::Axis;
 using transconv::BoxForm;
 using transconv::BoxShape;
 using transconv::Im2colBox;
@@ -29,6 +28,7 @@ using transconv::Im2colLimits;
 using transconv::Im2colPlan;
 using transconv::Layout;
 using transconv::Problem;
+using transconv::im2col_oracle::Describe;  // beside those of plans
 
 // Every element of a box is the image's or zero, wherever its origin is.
 void CheckBox(std::mt19937* random) {
@@ -88,17 +88,6 @@ void CheckBox(std::mt19937* random) {
   }
 }
 
-void Describe(const Problem& q) {
-  for (const Axis& a : {q.h, q.w}) {
-    std::printf("in %d out %d kernel %d stride %d dilation %d crop %d\n", static_cast<int>(a.in),
-                static_cast<int>(a.out), static_cast<int>(a.kernel), static_cast<int>(a.stride),
-                static_cast<int>(a.dilation), static_cast<int>(a.crop_lo));
-  }
-  std::printf("batch %d channels %d %d groups %d layout %d\n", static_cast<int>(q.batch),
-              static_cast<int>(q.in_channels), static_cast<int>(q.out_channels),
-              static_cast<int>(q.groups), static_cast<int>(q.layout));
-}
-
 void Describe(const Im2colPlan& p) {
   std::printf(
       "fragments %dx%d n_blocks %d tile %dx%d tiles %dx%d pieces %d rounds %d chunks %dx%d k %d "
@@ -141,10 +130,9 @@ void CheckGradInput(const Problem& q, const Im2colLimits& limits, Count* count,
   ++count->fragments[plan.n_frags];
   ++count->forms[static_cast<int>(plan.box.form)];
   ++count->vectors[plan.box.vector];
-  const auto dy = Draw<E>(q.batch * q.out_channels * q.h.out * q.w.out, (*random)() % 3, random);
-  const auto w = Draw<E>(q.in_channels * q.out_per_group() * q.taps(), 0, random);
-  const int64_t size = q.batch * q.in_channels * q.h.in * q.w.in;
-  std::vector<float> want(static_cast<size_t>(size), 0.0f);
+  const auto dy = Draw<E>(Size(q, false), (*random)() % 3, random);
+  const auto w = Draw<E>(WeightSize(q), 0, random);
+  std::vector<float> want(Size(q, true), 0.0f);
   ForAll(q, [&](size_t x, size_t k, size_t y) { want[x] += E::Load(dy[y]) * E::Load(w[k]); });
   std::vector<T> got(want.size(), E::kPoison);
   const auto p = transconv::cuda::im2col::MakeGradInputParams(q, plan, true, (*random)() % 8 + 1);
@@ -231,18 +219,12 @@ void CheckForward(const Problem& q, const Im2colLimits& limits, ForwardCount* co
   count->all += plan.collects_all;
   count->loose += !plan.held;
   count->turns += plan.turns() > 1;
-  const auto x = Draw<E>(q.batch * q.in_channels * q.h.in * q.w.in, (*random)() % 3, random);
-  const auto w = Draw<E>(q.in_channels * q.out_per_group() * q.taps(), 0, random);
-  const auto bias = Draw<E>(q.out_channels, 0, random);
+  const auto x = Draw<E>(Size(q, true), (*random)() % 3, random);
+  const auto w = Draw<E>(WeightSize(q), 0, random);
+  const auto bias = Draw<E>(static_cast<size_t>(q.out_channels), 0, random);
   const bool with_bias = (*random)() % 3 != 0;
-  const int64_t size = q.batch * q.out_channels * q.h.out * q.w.out;
-  std::vector<float> want(static_cast<size_t>(size), 0.0f);
-  for (int64_t c = 0; with_bias && c < q.batch * q.out_channels; ++c) {
-    for (int64_t i = 0; i < q.h.out * q.w.out; ++i) {
-      want[At(q, false, c / q.out_channels, c % q.out_channels, i / q.w.out, i % q.w.out)] =
-          E::Widen(bias[static_cast<size_t>(c % q.out_channels)]);
-    }
-  }
+  std::vector<float> want(Size(q, false), 0.0f);
+  if (with_bias) ForAllOfY(q, [&](size_t y, size_t c) { want[y] = E::Widen(bias[c]); });
   ForAll(q, [&](size_t i, size_t k, size_t y) { want[y] += E::Load(x[i]) * E::Load(w[k]); });
   std::vector<T> got(want.size(), E::kPoison);
   const auto p = transconv::cuda::im2col::MakeForwardParams(

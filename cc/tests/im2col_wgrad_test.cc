@@ -1,7 +1,5 @@
-// The weight gradient by TF32 products of a shifted image, emulated, against a plain loop on random
-// problems. Values are small integers, so that every order of summation gives the same.
-#include "tests/cuda_emulation.h"
-// The emulation comes first: it defines what CUDA's compiler does.
+// The weight gradient by TF32 products of a shifted image, emulated, against the definition on
+// random problems. Values are small integers, so that every order of summation gives the same.
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -11,71 +9,23 @@
 #include <vector>
 
 #include "core/im2col_wgrad_plan.h"
+#include "cuda_emulation.h"
+#include "im2col_oracle.h"
+// After the emulation.
 #include "cuda/kernels/im2col_wgrad.cuh"
 
 namespace transconv {
 namespace {
 
+using namespace im2col_oracle;
 using cuda::im2col_wgrad::MakeParams;
 using cuda::im2col_wgrad::Params;
 using cuda::im2col_wgrad::WgradKernel;
-
-// As cvt.rna.tf32.f32.
-struct Float32 {
-  using Type = float;
-  static float Load(float v) {
-    uint32_t bits;
-    std::memcpy(&bits, &v, 4);
-    if (std::isfinite(v)) bits = (bits + 0x1000) & ~uint32_t{0x1fff};
-    std::memcpy(&v, &bits, 4);
-    return v;
-  }
-  static float Make(int v) { return static_cast<float>(v); }
-};
-// In place of the GPU's 16-bit types.
-struct Narrow {
-  using Type = int16_t;
-  static float Load(int16_t v) { return static_cast<float>(v) / 64; }
-  static int16_t Make(int v) { return static_cast<int16_t>(64 * v); }
-};
 
 template <typename E>
 struct Tensors {
   std::vector<typename E::Type> x, dy;
 };
-
-int64_t At(const Problem& q, bool is_x, int64_t n, int64_t c, int64_t row, int64_t column) {
-  const int64_t channels = is_x ? q.in_channels : q.out_channels;
-  const int64_t height = is_x ? q.h.in : q.h.out, width = is_x ? q.w.in : q.w.out;
-  return q.layout == Layout::kNCHW ? ((n * channels + c) * height + row) * width + column
-                                   : ((n * height + row) * width + column) * channels + c;
-}
-
-// f(index of x, of dw, of dy) for every product.
-template <typename F>
-void ForAll(const Problem& q, const F& f) {
-  const int64_t in = q.in_per_group(), out = q.out_per_group();
-  int64_t weight = 0;
-  for (int64_t ci = 0; ci < q.in_channels; ++ci) {
-    for (int64_t co = ci / in * out; co < (ci / in + 1) * out; ++co) {
-      for (int64_t ky = 0; ky < q.h.kernel; ++ky) {
-        for (int64_t kx = 0; kx < q.w.kernel; ++kx, ++weight) {
-          for (int64_t n = 0; n < q.batch; ++n) {
-            for (int64_t y = 0; y < q.h.in; ++y) {
-              const int64_t oy = y * q.h.stride + ky * q.h.dilation - q.h.crop_lo;
-              if (oy < 0 || oy >= q.h.out) continue;
-              for (int64_t x = 0; x < q.w.in; ++x) {
-                const int64_t ox = x * q.w.stride + kx * q.w.dilation - q.w.crop_lo;
-                if (ox < 0 || ox >= q.w.out) continue;
-                f(At(q, true, n, ci, y, x), weight, At(q, false, n, co, oy, ox));
-              }
-            }
-          }
-        }
-      }
-    }
-  }
-}
 
 template <typename E, int FM>
 void RunColumns(const Params& p, const Tensors<E>& t, std::vector<float>* partial) {
@@ -98,20 +48,13 @@ void Run(const Params& p, const Tensors<E>& t, std::vector<float>* partial) {
 
 void Describe(const Problem& q, const Im2colWgradPlan& p) {
   const auto number = [](int64_t v) { return static_cast<long long>(v); };
-  std::printf("  n%lld %lld>%lld groups %lld, %s", number(q.batch), number(q.in_channels),
-              number(q.out_channels), number(q.groups),
-              q.layout == Layout::kNHWC ? "NHWC" : "NCHW");
-  for (const Axis& a : {q.h, q.w}) {
-    std::printf(", in %lld out %lld kernel %lld stride %lld dilation %lld crop %lld", number(a.in),
-                number(a.out), number(a.kernel), number(a.stride), number(a.dilation),
-                number(a.crop_lo));
-  }
+  definition::Describe(q);
   if (p.reason != nullptr) {
-    std::printf(": %s\n", p.reason);
+    std::printf("%s\n", p.reason);
     return;
   }
   std::printf(
-      "\n  fragments %dx%d warps %dx%dx%d out %d in %d taps %dx%d tile %dx%d of %dx%d, halo %dx%d, "
+      "fragments %dx%d warps %dx%dx%d out %d in %d taps %dx%d tile %dx%d of %dx%d, halo %dx%d, "
       "steps %d, x form %d vector %d pitches %d %d %d, dy form %d vector %d pitches %d %d %d, "
       "wavefronts %d of %d, bytes %d, blocks %lld tiles %lld splits %lld of %lld, %.1f us\n",
       p.fragments_m, p.fragments_n, p.warps_m, p.warps_n, p.slices, p.out, p.in, p.h.taps, p.w.taps,
@@ -155,19 +98,19 @@ void Check(const Problem& q, const Im2colWgradLimits& limits, Data data, Count* 
   ++count->forms[static_cast<int>(plan.dy.box.form)][1];
   ++count->vectors[plan.dy.box.vector];
   Tensors<E> t;
-  t.x.resize(q.batch * q.in_channels * q.h.in * q.w.in);
-  t.dy.resize(q.batch * q.out_channels * q.h.out * q.w.out);
+  t.x.resize(Size(q, true));
+  t.dy.resize(Size(q, false));
   for (auto* v : {&t.x, &t.dy}) {
-    for (auto& e : *v) e = E::Make(static_cast<int>((*random)() % 17) - 8);
+    for (auto& e : *v) e = E::Round(static_cast<float>((*random)() % 17) - 8);
   }
   const Params p = MakeParams(q, plan);
   std::vector<float> expected(p.size, 0);
-  if constexpr (std::is_same_v<E, Float32>) {
+  if constexpr (std::is_same_v<E, Single>) {
     constexpr float kInfinity = std::numeric_limits<float>::infinity();
     if (data == Data::kUnread) {
       // What no product reads must not be met by the zeros beside x.
       std::vector<char> reached(t.dy.size(), 0);
-      ForAll(q, [&](int64_t, int64_t, int64_t y) { reached[y] = 1; });
+      ForAll(q, [&](size_t, size_t, size_t y) { reached[y] = 1; });
       for (size_t i = 0; i < t.dy.size(); ++i) {
         if (reached[i] == 0) t.dy[i] = kInfinity;
       }
@@ -176,9 +119,8 @@ void Check(const Problem& q, const Im2colWgradLimits& limits, Data data, Count* 
       for (int i = 0; i < 3; ++i) t.dy[(*random)() % t.dy.size()] = i == 0 ? -kInfinity : kInfinity;
     }
   }
-  ForAll(q, [&](int64_t x, int64_t w, int64_t y) {
-    expected[w] += E::Load(t.x[x]) * E::Load(t.dy[y]);
-  });
+  ForAll(q,
+         [&](size_t x, size_t w, size_t y) { expected[w] += E::Load(t.x[x]) * E::Load(t.dy[y]); });
   constexpr float kNever = -1234.5f;  // no sum of integers
   std::vector<float> partial(p.size * plan.splits, kNever);
   Run<E>(p, t, &partial);
@@ -189,32 +131,12 @@ void Check(const Problem& q, const Im2colWgradLimits& limits, Data data, Count* 
       sum += partial[s * p.size + i];
       written &= partial[s * p.size + i] != kNever;
     }
-    const bool both_nan = std::isnan(sum) && std::isnan(expected[i]);
-    if (written && (sum == expected[i] || both_nan)) continue;
+    if (written && Same(sum, expected[i])) continue;
     std::printf("im2col_wgrad_test: dw[%lld] is %g, not %g\n", static_cast<long long>(i),
                 static_cast<double>(sum), static_cast<double>(expected[i]));
     Describe(q, plan);
     std::exit(EXIT_FAILURE);
   }
-}
-
-Axis MakeAxis(int64_t in, int64_t kernel, int64_t stride, int64_t dilation, int64_t lo,
-              int64_t hi) {
-  const int64_t out = stride * (in - 1) + dilation * (kernel - 1) + 1 - lo - hi;
-  return {in, std::max<int64_t>(out, 1), kernel, stride, dilation, lo};
-}
-
-Problem MakeProblem(int64_t batch, int64_t groups, int64_t in, int64_t out, const Axis& h,
-                    const Axis& w, Layout layout = Layout::kNCHW) {
-  Problem q;
-  q.batch = batch;
-  q.groups = groups;
-  q.in_channels = groups * in;
-  q.out_channels = groups * out;
-  q.h = h;
-  q.w = w;
-  q.layout = layout;
-  return q;
 }
 
 // Prints how problems of well-known networks are cut, and how long that takes.
@@ -271,7 +193,7 @@ int main(int argc, char**) {
     if (turn++ % 3 == 2) {
       Check<Narrow>(q, limits, Data::kIntegers, &count, &random);
     } else {
-      Check<Float32>(q, limits, data, &count, &random);
+      Check<Single>(q, limits, data, &count, &random);
     }
   };
   constexpr int kChannels[][2] = {{1, 1},  {3, 8},  {8, 3},  {4, 4}, {8, 16}, {12, 5}, {2, 33},

@@ -12,22 +12,19 @@
 #include "core/geometry.h"
 #include "core/pack_order.h"
 #include "core/rolling_plan.h"
+#include "definition.h"
 
 namespace {
 
-using transconv::Axis;
 using transconv::PackedRow;
 using transconv::Problem;
 using transconv::RollingTaps;
 using transconv::RollingWalk;
+using transconv::definition::MakeAxis;
 
 void Fail(const char* what) {
   std::printf("rolling_tile_test: %s\n", what);
   std::exit(1);
-}
-
-Axis MakeAxis(int64_t in, int64_t kernel, int64_t lo, int64_t hi) {
-  return {in, in - 1 + kernel - lo - hi, kernel, 1, 1, lo};
 }
 
 // Every column of every row is stored by one strip, which has computed it: as StoreStripRow cuts.
@@ -80,8 +77,8 @@ struct Data {
         groups(static_cast<int>(q.groups)),
         k(static_cast<int>(forward ? q.in_per_group() : q.out_per_group())),
         m(static_cast<int>(forward ? q.out_per_group() : q.in_per_group())),
-        source(static_cast<size_t>(q.batch * groups * k * h.source * w.source)),
-        weight(static_cast<size_t>(q.in_channels * q.out_per_group() * q.taps())) {
+        source(transconv::definition::Size(q, forward)),
+        weight(transconv::definition::WeightSize(q)) {
     std::uniform_real_distribution<double> draw(-1.0, 1.0);
     for (double& v : source) v = draw(*random);
     for (double& v : weight) v = draw(*random);
@@ -98,21 +95,15 @@ struct Data {
     return weight[static_cast<size_t>(place * q.taps() + tap)];
   }
   // `split`: without the products of two low parts.
-  double Want(bool split, int64_t n, int group, int channel, int64_t t, int64_t u) const {
-    double sum = 0.0;
-    for (int c = 0; c < k; ++c) {
-      for (int64_t y = 0; y < q.h.kernel; ++y) {
-        for (int64_t x = 0; x < q.w.kernel; ++x) {
-          const int64_t sy = forward ? t + q.h.crop_lo - y : t - q.h.crop_lo + y;
-          const int64_t sx = forward ? u + q.w.crop_lo - x : u - q.w.crop_lo + x;
-          const double a = Source(n, group, c, sy, sx);
-          const double b = Weight(group, c, channel, y * q.w.kernel + x);
-          sum += a * b;
-          if (split) sum -= Parts(a).low * Parts(b).low / (2048.0 * 2048.0);
-        }
-      }
-    }
-    return sum;
+  std::vector<double> Want(bool split) const {
+    std::vector<double> want(transconv::definition::Size(q, !forward));
+    transconv::definition::ForAll(q, [&](size_t x, size_t w, size_t y) {
+      const double a = source[forward ? x : y], b = weight[w];
+      double& sum = want[forward ? y : x];
+      sum += a * b;
+      if (split) sum -= Parts(a).low * Parts(b).low / (2048.0 * 2048.0);
+    });
+    return want;
   }
 };
 
@@ -253,7 +244,8 @@ int CheckForm(const Problem& q, transconv::Pass pass, int shares, std::mt19937* 
   shares = static_cast<int>(std::min<int64_t>(shares, steps));
   const int skew = transconv::RollingSkew(d.w.first - strips.lead, d.w.source, ELEMENT);
   const bool ahead = HALVES == 1 && skew >= 0 && (split || (*random)() % 4 != 0);
-  std::vector<int> seen(static_cast<size_t>(q.batch * d.groups * d.m * d.h.target * d.w.target));
+  const std::vector<double> want = d.Want(split);
+  std::vector<int> seen(want.size());
   for (int unit = 0; unit < d.groups * blocks; ++unit) {
     const int group = unit / blocks, block = unit % blocks;
     const std::vector<double> packed = Pack<split>(d, taps, group, block, 2 * HALVES);
@@ -287,10 +279,10 @@ int CheckForm(const Problem& q, transconv::Pass pass, int shares, std::mt19937* 
               if (u < 0 || u >= d.w.target) continue;
               double sum = b.Sum(packed, warpgroup, slot, next, i % 64, column);
               if (split) sum += b.Sum(packed, warpgroup, slot, next, i % 64 + 32, column) / 2048.0;
-              const double want = d.Want(split, image, group, channel, t, u);
-              if (!(std::fabs(sum - want) < 1e-9)) Fail("a target is wrong");
-              const int64_t plane = (image * d.groups + group) * d.m + channel;
-              ++seen[static_cast<size_t>((plane * d.h.target + t) * d.w.target + u)];
+              const size_t at =
+                  transconv::definition::At(q, !d.forward, image, group * d.m + channel, t, u);
+              if (!(std::fabs(sum - want[at]) < 1e-9)) Fail("a target is wrong");
+              ++seen[at];
             }
           }
           ++step;

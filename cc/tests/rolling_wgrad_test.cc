@@ -13,7 +13,8 @@
 #include "core/dtypes.h"
 #include "core/geometry.h"
 #include "definition.h"
-#include "hopper_emulation.h"
+#include "sm90_emulation.h"
+#include "sm90_products.h"
 // After the emulation.
 #include "cuda/kernels/sm90_wgrad_rolling.cuh"
 #include "cuda/kernels/sum_slots.cuh"
@@ -37,7 +38,7 @@ void Fail(const char* what) {
 template <typename T, int COLUMNS, int IN_HALVES, int OUT_HALVES, int PRODUCTS = 1>
 void RunKernel(const rolling::RollingParams& p, const rolling::Programme& g) {
   using Ring = transconv::RollingWgradRing<COLUMNS, IN_HALVES, OUT_HALVES, PRODUCTS == 3 ? 2 : 1>;
-  emulation::Launch(g.blocks(), rolling::kThreads, rolling::kControlBytes + Ring::kBytes, [&] {
+  emulation::LaunchSm90(g.blocks(), rolling::kThreads, rolling::kControlBytes + Ring::kBytes, [&] {
     rolling::RollingWgradKernel<T, COLUMNS, IN_HALVES, OUT_HALVES, PRODUCTS>(p);
   });
 }
@@ -54,17 +55,6 @@ void RunColumns(const rolling::RollingParams& p, const rolling::Programme& g) {
   return g.out_halves == 2 ? RunKernel<T, COLUMNS, 1, 2>(p, g) : RunKernel<T, COLUMNS, 1, 1>(p, g);
 }
 
-template <typename T>
-T Of(float v) {
-  if constexpr (sizeof(T) == 2) {
-    return {emulation::ToHalf(v)};
-  } else {
-    return v;
-  }
-}
-float ValueOf(float v) { return v; }
-float ValueOf(__half v) { return emulation::OfHalf(v.bits); }
-
 // `spread`: binades between the magnitudes of one image's rows, which makes exponents change. Of
 // both images, or where the largest rows meet nothing, small rows would count that lie beside large
 // ones, and they do lose digits.
@@ -76,8 +66,8 @@ void Check(const Problem& q, int shares, int spread, std::mt19937* random) {
   if (reason != nullptr) Fail(reason);
   g.shares = std::min(shares, static_cast<int>(q.batch) * g.pairs);
   std::normal_distribution<float> draw;
-  std::vector<T> x(static_cast<size_t>(q.batch * q.in_channels * q.h.in * q.w.in));
-  std::vector<T> dy(static_cast<size_t>(q.batch * q.out_channels * q.h.out * q.w.out));
+  std::vector<T> x(transconv::definition::Size(q, true));
+  std::vector<T> dy(transconv::definition::Size(q, false));
   const auto fill = [&](std::vector<T>* image, int64_t width, int64_t height, bool spreads) {
     std::vector<float> scale(static_cast<size_t>(height), 1.f);
     for (float& s : scale) {
@@ -86,7 +76,8 @@ void Check(const Problem& q, int shares, int spread, std::mt19937* random) {
       s = std::ldexp(1.f, binades - spread / 2);
     }
     for (size_t i = 0; i < image->size(); ++i) {
-      (*image)[i] = Of<T>(draw(*random) * scale[i / static_cast<size_t>(width) % scale.size()]);
+      (*image)[i] =
+          static_cast<T>(draw(*random) * scale[i / static_cast<size_t>(width) % scale.size()]);
     }
   };
   const bool of_x = (*random)() % 2 == 0;
@@ -97,41 +88,40 @@ void Check(const Problem& q, int shares, int spread, std::mt19937* random) {
   const size_t slot_floats = 9 * 64 * 64;
   std::vector<float4> slots(static_cast<size_t>(g.slots) * g.strips * g.shares * slot_floats / 4,
                             float4{nan, nan, nan, nan});
-  const size_t weights = static_cast<size_t>(q.in_channels * q.out_per_group() * q.taps());
-  std::vector<T> dw(weights, Of<T>(nan));
+  const size_t weights = transconv::definition::WeightSize(q);
+  std::vector<T> dw(weights, static_cast<T>(nan));
   rolling::RollingParams p = rolling::ParamsOf(q, kType, g);
   p.x = x.data();
   p.dy = dy.data();
   p.slots = &slots[0].x;
-  emulation::loadable = {{reinterpret_cast<const char*>(x.data()), sizeof(T) * x.size()},
-                         {reinterpret_cast<const char*>(dy.data()), sizeof(T) * dy.size()}};
+  emulation::readable = emulation::writable = {};
+  emulation::readable.Allow(x.data(), sizeof(T) * x.size());
+  emulation::readable.Allow(dy.data(), sizeof(T) * dy.size());
   g.columns == 128 ? RunColumns<T, 128>(p, g) : RunColumns<T, 64>(p, g);
   transconv::cuda::SumParams s = rolling::SumParamsOf(q, g);
   s.slots = p.slots;
   s.dw = dw.data();
-  emulation::Launch(rolling::SumBlocks(q, s), transconv::cuda::kSumThreads, 0,
-                    [&] { transconv::cuda::SumSlotsKernel<T>(s); });
+  emulation::LaunchSm90(rolling::SumBlocks(q, s), transconv::cuda::kSumThreads, 0,
+                        [&] { transconv::cuda::SumSlotsKernel<T>(s); });
 
   std::vector<double> want(weights, 0.0), typical(weights, 0.0);
   ForAll(q, [&](size_t from, size_t tap, size_t to) {
-    const double product = static_cast<double>(ValueOf(x[from])) * ValueOf(dy[to]);
+    const double product =
+        static_cast<double>(static_cast<float>(x[from])) * static_cast<float>(dy[to]);
     want[tap] += product;
     typical[tap] += product * product;
   });
   double error = 0, norm = 0;
   for (size_t i = 0; i < weights; ++i) {
-    const double off = ValueOf(dw[i]) - want[i];
+    const double off = static_cast<float>(dw[i]) - want[i];
     if (!std::isfinite(off)) Fail("a weight is not finite");
     error += off * off;
     norm += typical[i];  // of a sum of as many random products
   }
   const double bound = g.products == 3 ? 3e-7 : 5e-4;
   if (error > bound * bound * norm) {
-    std::printf("%d x %d x (%d to %d) x %dx%d, %dx%d, %d products, %d columns: %.2e\n",
-                static_cast<int>(q.batch), static_cast<int>(q.groups),
-                static_cast<int>(q.in_per_group()), static_cast<int>(q.out_per_group()),
-                static_cast<int>(q.h.in), static_cast<int>(q.w.in), static_cast<int>(q.h.kernel),
-                static_cast<int>(q.w.kernel), g.products, g.columns, std::sqrt(error / norm));
+    transconv::definition::Describe(q);
+    std::printf("%d products, %d columns: %.2e\n", g.products, g.columns, std::sqrt(error / norm));
     Fail("the error is too large");
   }
 }
@@ -154,9 +144,9 @@ int main(int argc, char** argv) {
     const auto crop = [&](int lo, int hi) { return spread > 0 ? 0 : pick(lo, hi); };
     // Tall ones add to their slots more than once.
     const auto h = MakeAxis(i % 11 == 6 ? pick(130, 140) : pick(1, 9), pick(1, i % 5 == 2 ? 5 : 3),
-                            1, 1, crop(-1, 1), crop(-1, 1));
-    auto w = MakeAxis(wide ? pick(70, 140) : pick(3, 66), pick(1, i % 5 == 4 ? 5 : 3), 1, 1,
-                      crop(-2, 2), crop(-2, 1));
+                            crop(-1, 1), crop(-1, 1));
+    auto w = MakeAxis(wide ? pick(70, 140) : pick(3, 66), pick(1, i % 5 == 4 ? 5 : 3), crop(-2, 2),
+                      crop(-2, 1));
     if (pairs) {
       w.in += w.in % 2;
       w.out += w.out % 2;

@@ -1,20 +1,23 @@
-// What kernels for Hopper need beyond cuda_emulation.h, which is included before: stand-ins for
-// cuda/primitives/ptx.cuh and cuda/primitives/wgmma.cuh. It needs CUDA's headers, no GPU.
+// What kernels for Hopper need beyond cuda_emulation.h: a stand-in for cuda/primitives/ptx.cuh and,
+// in sm90_products.h, one for cuda/primitives/wgmma.cuh. Include both before the kernel's header;
+// CUDA's own headers are replaced by those in cuda_headers. They need -fno-strict-aliasing, as the
+// kernels' own conversions do.
 //
 // Whatever is asynchronous happens as late as its wait allows: copies, stores and matrix products
-// touch memory when they are waited for. What is synchronous for a warp is so here, too: its lanes
-// wait for a barrier in shared memory, and for matrix products, together.
+// touch memory when they are waited for, in the groups in which they were committed. What is
+// synchronous for a warp is so here, too; elsewhere each of its lanes comes when it likes.
+//
+// Every address is checked: those of tensors against what a test allows, shared ones against the
+// block's size, and both for alignment. A product's operands must stay as they are until it is
+// waited for, and nothing may be left unwaited for at a block's end.
 #ifndef TRANSCONV_TESTS_SM90_EMULATION_H_
 #define TRANSCONV_TESTS_SM90_EMULATION_H_
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -23,148 +26,195 @@
 #include <vector>
 
 #include "cuda_emulation.h"
+#include "cuda_headers/cuda_fp16.h"
+#include "cuda_headers/vector_types.h"
 
-#ifndef __noinline__
 #define __noinline__
-#endif
 
 namespace transconv::emulation {
 
-[[noreturn]] inline void Fail(const char* what) {
-  std::printf("emulation: %s (thread %u of block %u)\n", what, ::threadIdx.x, ::blockIdx.x);
-  std::exit(1);
-}
-
-// What copies may read and write.
-struct Global {
-  std::vector<std::pair<const char*, const char*>> ranges;
-  void Allow(const void* p, size_t bytes) {
-    ranges.emplace_back(static_cast<const char*>(p), static_cast<const char*>(p) + bytes);
+// What happens later, in groups as PTX has them.
+struct Groups {
+  using Group = std::vector<std::function<void()>>;
+  Group open;
+  std::deque<Group> committed;
+  void Commit() {
+    committed.push_back(std::move(open));
+    open.clear();
   }
-  void Check(const void* p, size_t bytes) const {
+  // Until so many are left.
+  void Wait(size_t left) {
+    for (; committed.size() > left; committed.pop_front()) {
+      for (const auto& happen : committed.front()) happen();
+    }
+  }
+  bool done() const { return open.empty() && committed.empty(); }
+};
+
+struct ThreadState {
+  Groups stores, copies, products;
+  // Whether it has stored cells that tensor cores do not see yet: now, and when its warp met last,
+  // the time before that in turns.
+  bool unfenced = false, unfenced_at[2] = {};
+  bool waited = false;  // for the kernels before
+};
+constexpr unsigned kMostThreads = 1024;
+inline std::array<ThreadState, kMostThreads> states;
+inline ThreadState& Mine() { return states[::threadIdx.x]; }
+inline std::map<uint32_t, Groups::Group> loads;  // by their barrier
+inline Barrier named_barriers[16];
+
+// What may be read or written.
+struct Global {
+  struct Range {
+    const char *begin, *end;
+    bool earlier;  // what a kernel before has written
+  };
+  std::vector<Range> ranges;
+  void Allow(const void* p, size_t bytes, bool earlier = false) {
+    const char* const begin = static_cast<const char*>(p);
+    ranges.push_back({begin, begin + bytes, earlier});
+  }
+  void Check(const void* p, size_t bytes, size_t alignment) const {
+    if (reinterpret_cast<uintptr_t>(p) % alignment != 0) Fail("a global address is not aligned");
     const char* const at = static_cast<const char*>(p);
-    for (const auto& [begin, end] : ranges) {
-      if (at >= begin && at + bytes <= end) return;
+    for (const Range& range : ranges) {
+      if (at < range.begin || at + bytes > range.end) continue;
+      if (range.earlier && !Mine().waited) Fail("the kernel before may not have written this");
+      return;
     }
     Fail("an address lies outside of its tensor");
   }
 };
 inline Global readable, writable;
 
-using Later = std::vector<std::function<void()>>;
-inline void Do(Later* later) {
-  for (const auto& f : *later) f();
-  later->clear();
-}
-// Of each thread, by what it waits for.
-struct Pending {
-  Later stores, products, open;
-  std::deque<Later> copies;
-};
-inline std::map<unsigned, Pending> pending;
-inline Pending& Mine() { return pending[::threadIdx.x]; }
-inline std::map<int, Barrier> named_barriers;
-
+constexpr uint32_t kSharedBase = 1024;  // as on a GPU, where no shared address is zero
 inline uint8_t* Shared(uint32_t at, size_t bytes, size_t alignment) {
-  if (at + bytes > block.shared.size() * 8) Fail("an address lies outside of shared memory");
+  if (at < kSharedBase || at - kSharedBase + bytes > block.shared.size() * 8) {
+    Fail("an address lies outside of shared memory");
+  }
   if (at % alignment != 0) Fail("a shared address is not aligned");
-  return reinterpret_cast<uint8_t*>(block.shared.data()) + at;
-}
-inline void Aligned(const void* p, size_t alignment) {
-  if (reinterpret_cast<uintptr_t>(p) % alignment != 0) Fail("a global address is not aligned");
+  return reinterpret_cast<uint8_t*>(block.shared.data()) + (at - kSharedBase);
 }
 
 // A barrier in shared memory.
 struct MemoryBarrier {
   int16_t expected, arrived;
-  int32_t state;  // phase in the lowest bit; bytes that are missing above it
+  int32_t bytes : 31;  // that are missing
+  uint32_t phase : 1;
 };
 static_assert(sizeof(MemoryBarrier) == 8);
+inline MemoryBarrier* BarrierAt(uint32_t barrier) {
+  return reinterpret_cast<MemoryBarrier*>(Shared(barrier, 8, 8));
+}
 inline void Change(uint32_t barrier, int arrivals, int bytes) {
-  auto* const b = reinterpret_cast<MemoryBarrier*>(Shared(barrier, 8, 8));
+  MemoryBarrier* const b = BarrierAt(barrier);
   b->arrived = static_cast<int16_t>(b->arrived + arrivals);
-  b->state += 2 * bytes;
+  b->bytes += bytes;
   if (b->arrived > b->expected) Fail("a barrier has too many arrivals");
-  if (b->arrived == b->expected && b->state / 2 == 0) {
+  if (b->arrived == b->expected && b->bytes == 0) {
     b->arrived = 0;
-    b->state ^= 1;
+    b->phase ^= 1;
+    block.moved = true;
   }
-  block.moved = true;
 }
 
-template <typename T>
-std::array<T, kWarp> OfWarp(T value) {
-  Warp& warp = block.warps[::threadIdx.x / kWarp];
+inline Warp& ThisWarp() { return block.warps[::threadIdx.x / kWarp]; }
+inline void SyncWarp() {
+  Barrier& barrier = ThisWarp().barrier;
+  ThreadState& mine = Mine();
+  mine.unfenced_at[barrier.generation % 2] = mine.unfenced;
+  Wait(&barrier);
+}
+// What one lane says of its warp's cells holds when the warp met last.
+inline void CheckFences() {
+  const unsigned met = ThisWarp().barrier.generation - 1;
+  const unsigned first = ::threadIdx.x / kWarp * kWarp;
+  for (unsigned lane = 0; lane < kWarp; ++lane) {
+    if (states[first + lane].unfenced_at[met % 2]) Fail("cells lack a fence");
+  }
+}
+
+// f(values) of all lanes of a warp.
+template <typename T, typename F>
+T OfWarp(T value, const F& f) {
+  static_assert(sizeof(T) <= sizeof(uint64_t));
+  Warp& warp = ThisWarp();
   std::memcpy(&warp.slots[::threadIdx.x % kWarp], &value, sizeof(T));
-  Wait(&warp.barrier);
+  SyncWarp();
   std::array<T, kWarp> all;
   for (int i = 0; i < kWarp; ++i) std::memcpy(&all[i], &warp.slots[i], sizeof(T));
-  Wait(&warp.barrier);
-  return all;
+  SyncWarp();
+  return f(all);
 }
 
-template <typename To, typename From>
-To BitsOf(From v) {
-  static_assert(sizeof(To) == sizeof(From));
-  To r;
-  std::memcpy(&r, &v, sizeof(r));
-  return r;
+// As Launch, with what is asked of a thread at its block's end.
+template <typename Kernel>
+void LaunchSm90(unsigned grid, unsigned threads, size_t shared_bytes, const Kernel& kernel) {
+  if (threads > kMostThreads) Fail("a block has too many threads");
+  Launch(grid, threads, shared_bytes, [&] {
+    ThreadState& mine = Mine() = {};
+    kernel();
+    if (!mine.stores.done()) Fail("a store is not waited for");
+    if (!mine.copies.done()) Fail("a copy is not waited for");
+    if (!mine.products.done()) Fail("a product is not waited for");
+    __syncthreads();
+    if (::threadIdx.x == 0 && !loads.empty()) Fail("a bulk load is not waited for");
+  });
 }
 
 }  // namespace transconv::emulation
 
-inline void __syncwarp() {
-  using transconv::emulation::block, transconv::emulation::kWarp;
-  transconv::emulation::Wait(&block.warps[threadIdx.x / kWarp].barrier);
-}
+inline void __syncwarp() { transconv::emulation::SyncWarp(); }
 inline uint32_t __reduce_max_sync(unsigned, uint32_t v) {
-  const auto all = transconv::emulation::OfWarp(v);
-  return *std::max_element(all.begin(), all.end());
+  return transconv::emulation::OfWarp(
+      v, [](const auto& all) { return *std::max_element(all.begin(), all.end()); });
 }
 template <typename T>
 T __shfl_sync(unsigned, T v, int lane) {
-  return transconv::emulation::OfWarp(v)[static_cast<size_t>(lane)];
-}
-inline uint32_t __float_as_uint(float v) { return transconv::emulation::BitsOf<uint32_t>(v); }
-inline int __float_as_int(float v) { return transconv::emulation::BitsOf<int>(v); }
-inline float __uint_as_float(uint32_t v) { return transconv::emulation::BitsOf<float>(v); }
-inline float __int_as_float(int v) { return transconv::emulation::BitsOf<float>(v); }
-inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t selector) {
-  const uint64_t bytes = static_cast<uint64_t>(b) << 32 | a;
-  uint32_t r = 0;
-  for (int i = 0; i < 4; ++i) r |= (bytes >> 8 * (selector >> 4 * i & 7) & 0xff) << 8 * i;
-  return r;
+  return transconv::emulation::OfWarp(
+      v, [lane](const auto& all) { return all[static_cast<size_t>(lane)]; });
 }
 
 namespace transconv::cuda::ptx {
 
 inline uint32_t SharedAddress(const void* p) {
-  return static_cast<uint32_t>(static_cast<const uint8_t*>(p) - emulation::Shared(0, 0, 1));
+  const ptrdiff_t at = static_cast<const uint8_t*>(p) - SharedMemory();
+  if (at < 0) emulation::Fail("an address lies outside of shared memory");
+  const uint32_t address = emulation::kSharedBase + static_cast<uint32_t>(at);
+  emulation::Shared(address, 0, 1);
+  return address;
 }
 
 inline void BarrierInit(uint32_t barrier, uint32_t arrivals) {
-  *reinterpret_cast<emulation::MemoryBarrier*>(emulation::Shared(barrier, 8, 8)) = {
-      static_cast<int16_t>(arrivals), 0, 0};
+  *emulation::BarrierAt(barrier) = {static_cast<int16_t>(arrivals), 0, 0, 0};
 }
 inline void BarrierInitFence() {}
-inline void BarrierArrive(uint32_t barrier) { emulation::Change(barrier, 1, 0); }
 inline void BarrierArriveExpect(uint32_t barrier, uint32_t bytes) {
+  emulation::CheckFences();
   emulation::Change(barrier, 1, static_cast<int>(bytes));
 }
+inline void BarrierArrive(uint32_t barrier) { BarrierArriveExpect(barrier, 0); }
+// For the end of a phase of this parity: the present one is another.
 inline void BarrierWait(uint32_t barrier, uint32_t parity) {
-  const auto* const b =
-      reinterpret_cast<emulation::MemoryBarrier*>(emulation::Shared(barrier, 8, 8));
-  if (threadIdx.x % emulation::kWarp == 0) {
-    while (static_cast<uint32_t>(b->state & 1) == parity) {
-      swapcontext(&emulation::block.turns[threadIdx.x].context, &emulation::block.scheduler);
+  const emulation::MemoryBarrier* const b = emulation::BarrierAt(barrier);
+  if (b->expected <= 0) emulation::Fail("a barrier is not set up");
+  while (b->phase == parity) {
+    if (b->arrived == b->expected) {  // bytes alone are missing
+      const auto arriving = emulation::loads.extract(barrier);
+      if (!arriving.empty()) {
+        for (const auto& happen : arriving.mapped()) happen();
+        continue;
+      }
     }
-    emulation::block.moved = true;
+    emulation::Yield();
   }
-  __syncwarp();
 }
 template <int kThreads>
 void NamedBarrierOf(int barrier) {
+  if (barrier < 1 || barrier > 15) emulation::Fail("there is no such barrier");
   emulation::Barrier& b = emulation::named_barriers[barrier];
+  if (b.arrived > 0 && b.expected != kThreads) emulation::Fail("a barrier's threads disagree");
   b.expected = kThreads;
   emulation::Wait(&b);
 }
@@ -173,34 +223,37 @@ void NamedBarrier() {
   NamedBarrierOf<kThreads>(kBarrier);
 }
 
-inline void BulkLoad(uint32_t shared, const void* global, uint32_t bytes, uint32_t barrier) {
-  emulation::readable.Check(global, bytes);
-  emulation::Aligned(global, 16);
-  if (bytes % 16 != 0) emulation::Fail("a bulk copy is no whole number of 16 bytes");
-  std::memcpy(emulation::Shared(shared, bytes, 16), global, bytes);
-  emulation::Change(barrier, 0, -static_cast<int>(bytes));
-}
-inline void BulkStore(void* global, uint32_t shared, uint32_t bytes) {
-  emulation::writable.Check(global, bytes);
-  emulation::Aligned(global, 16);
-  if (bytes % 16 != 0) emulation::Fail("a bulk copy is no whole number of 16 bytes");
-  emulation::Mine().stores.push_back(
-      [=] { std::memcpy(global, emulation::Shared(shared, bytes, 16), bytes); });
-}
-inline void WaitForKernelsBefore() {}  // kernels run one after the other
+inline void WaitForKernelsBefore() { emulation::Mine().waited = true; }
 inline void LetKernelBehindStart() {}
 
-inline void BulkCommit() {}
+inline void CheckBulk(uint32_t shared, uint32_t bytes) {
+  if (bytes % 16 != 0) emulation::Fail("a bulk copy is no whole number of 16 bytes");
+  emulation::Shared(shared, bytes, 16);
+}
+inline void BulkLoad(uint32_t shared, const void* global, uint32_t bytes, uint32_t barrier) {
+  emulation::readable.Check(global, bytes, 16);
+  CheckBulk(shared, bytes);
+  emulation::loads[barrier].push_back([=] {
+    std::memcpy(emulation::Shared(shared, bytes, 16), global, bytes);
+    emulation::Change(barrier, 0, -static_cast<int>(bytes));
+  });
+}
+inline void BulkStore(void* global, uint32_t shared, uint32_t bytes) {
+  emulation::writable.Check(global, bytes, 16);
+  CheckBulk(shared, bytes);
+  emulation::Mine().stores.open.push_back(
+      [=] { std::memcpy(global, emulation::Shared(shared, bytes, 16), bytes); });
+}
+inline void BulkCommit() { emulation::Mine().stores.Commit(); }
 template <int kPending>
 void BulkWaitRead() {
-  static_assert(kPending == 0);
-  emulation::Do(&emulation::Mine().stores);
+  emulation::Mine().stores.Wait(kPending);
 }
 template <int kPending>
 void BulkWait() {
   BulkWaitRead<kPending>();
 }
-inline void FenceAsync() {}
+inline void FenceAsync() { emulation::Mine().unfenced = false; }
 
 template <int kRegisters>
 void RegistersUp() {}
@@ -208,25 +261,17 @@ template <int kRegisters>
 void RegistersDown() {}
 
 inline void CopyAsync4(uint32_t shared, const void* global, bool wanted) {
-  if (wanted) {
-    emulation::readable.Check(global, 4);
-    emulation::Aligned(global, 4);
-  }
+  if (wanted) emulation::readable.Check(global, 4, 4);
   uint8_t* const to = emulation::Shared(shared, 4, 4);
-  emulation::Mine().open.push_back([=] {
+  emulation::Mine().copies.open.push_back([=] {
     std::memset(to, 0, 4);
     if (wanted) std::memcpy(to, global, 4);
   });
 }
-inline void CopyAsyncCommit() {
-  emulation::Pending& mine = emulation::Mine();
-  mine.copies.push_back(std::move(mine.open));
-  mine.open.clear();
-}
+inline void CopyAsyncCommit() { emulation::Mine().copies.Commit(); }
 template <int kPending>
 void CopyAsyncWait() {
-  auto& copies = emulation::Mine().copies;
-  for (; copies.size() > kPending; copies.pop_front()) emulation::Do(&copies.front());
+  emulation::Mine().copies.Wait(kPending);
 }
 
 inline float LoadShared(uint32_t shared) {
@@ -234,16 +279,23 @@ inline float LoadShared(uint32_t shared) {
   std::memcpy(&v, emulation::Shared(shared, 4, 4), 4);
   return v;
 }
-inline void StoreShared128(uint32_t shared, uint4 v) {
-  std::memcpy(emulation::Shared(shared, 16, 16), &v, 16);
+// Of cells, or parts of cells: kernels store other things without these.
+inline void StoreCells(uint32_t shared, const void* v, size_t bytes) {
+  std::memcpy(emulation::Shared(shared, bytes, bytes), v, bytes);
+  emulation::Mine().unfenced = true;
 }
+inline void StoreShared16(uint32_t shared, uint32_t v) {
+  const uint16_t half = static_cast<uint16_t>(v);
+  StoreCells(shared, &half, 2);
+}
+inline void StoreShared128(uint32_t shared, uint4 v) { StoreCells(shared, &v, 16); }
 inline void StoreShared128If(uint32_t shared, uint4 v, bool wanted) {
   if (wanted) StoreShared128(shared, v);
 }
 template <typename T>
 T LoadIf(const T* p, uint32_t wanted) {
   if (wanted == 0) return T{0};
-  emulation::readable.Check(p, sizeof(T));
+  emulation::readable.Check(p, sizeof(T), sizeof(T));
   return *p;
 }
 inline const char* Advance(const char* p, uint32_t k, uint32_t bytes) {
@@ -251,8 +303,7 @@ inline const char* Advance(const char* p, uint32_t k, uint32_t bytes) {
 }
 
 inline uint32_t PackHalf2(float lo, float hi) {
-  return emulation::BitsOf<uint16_t>(__float2half_rn(lo)) |
-         static_cast<uint32_t>(emulation::BitsOf<uint16_t>(__float2half_rn(hi))) << 16;
+  return emulation::BitsOf<uint32_t>(__floats2half2_rn(lo, hi));
 }
 inline uint32_t MaxAbsHalf2(uint32_t a, uint32_t b) {
   const auto larger = [](uint32_t x, uint32_t y) {
@@ -265,64 +316,5 @@ inline uint32_t MaxAbsHalf2(uint32_t a, uint32_t b) {
 
 }  // namespace transconv::cuda::ptx
 #define TRANSCONV_CUDA_PRIMITIVES_PTX_CUH_
-
-namespace transconv::cuda::wgmma {
-
-inline uint64_t Descriptor(uint32_t chunk, uint32_t stride) {
-  return static_cast<uint64_t>((chunk & 0x3ffff) >> 4) << 16 |
-         static_cast<uint64_t>((stride & 0x3ffff) >> 4) << 32;
-}
-inline void Fence() {}
-inline void Commit() {}
-template <int kPending>
-void Wait() {
-  static_assert(kPending == 0);
-  emulation::Do(&emulation::Mine().products);
-  __syncwarp();
-}
-template <int N>
-void Pin(float (&)[N]) {}
-
-// Sixteen k of one row of a K-major operand.
-template <typename Operand>
-void LoadRow(uint64_t descriptor, int row, float (&to)[16]) {
-  const auto field = [&](int shift) {
-    return static_cast<uint32_t>(descriptor >> shift & 0x3fff) * 16;
-  };
-  for (int k = 0; k < 16; ++k) {
-    const uint32_t at =
-        field(0) + row % 8 * 16 + row / 8 * field(32) + k / 8 * field(16) + k % 8 * 2;
-    Operand v;
-    std::memcpy(static_cast<void*>(&v), emulation::Shared(at, 2, 2), 2);
-    to[k] = static_cast<float>(v);
-  }
-}
-
-// A lane's own part.
-template <typename Operand, int N>
-struct Multiply {
-  static void Run(float (&d)[N / 2], uint64_t a, uint64_t b, int accumulate) {
-    float* const sums = d;
-    emulation::Mine().products.push_back([=] {
-      const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
-      float rows[2][16], column[16];
-      for (int half = 0; half < 2; ++half) {
-        LoadRow<Operand>(a, 16 * warp + 8 * half + lane / 4, rows[half]);
-      }
-      for (int i = 0; i < N / 4; ++i) {
-        LoadRow<Operand>(b, 8 * (i / 2) + 2 * (lane % 4) + i % 2, column);
-        for (int half = 0; half < 2; ++half) {
-          float& to = sums[4 * (i / 2) + 2 * half + i % 2];
-          double sum = accumulate != 0 ? to : 0.0;
-          for (int k = 0; k < 16; ++k) sum += static_cast<double>(rows[half][k]) * column[k];
-          to = static_cast<float>(sum);
-        }
-      }
-    });
-  }
-};
-
-}  // namespace transconv::cuda::wgmma
-#define TRANSCONV_CUDA_PRIMITIVES_WGMMA_CUH_
 
 #endif  // TRANSCONV_TESTS_SM90_EMULATION_H_

@@ -9,10 +9,10 @@
 
 #include "core/divider.h"
 #include "core/geometry.h"
+#include "definition.h"
 
 namespace {
 
-using transconv::Axis;
 using transconv::LoadedCell;
 using transconv::Pass;
 using transconv::Problem;
@@ -28,29 +28,15 @@ using transconv::TilePlan;
     }                                                             \
   } while (false)
 
-// (source position, kernel index) pairs that one target must sum, by the definition.
-std::map<std::pair<int64_t, int>, int> Expected(const Problem& q, Pass pass, int64_t y, int64_t x) {
-  std::map<std::pair<int64_t, int>, int> terms;
+// (source position, kernel index) pairs that a target must sum.
+using Terms = std::map<std::pair<size_t, size_t>, int>;
+
+// Of every target of one plane, by the definition.
+std::vector<Terms> Expected(const Problem& q, Pass pass) {
   const bool forward = pass == Pass::kForward;
-  const int64_t width = forward ? q.w.in : q.w.out;
-  for (int64_t a = 0; a < q.h.kernel; ++a) {
-    for (int64_t b = 0; b < q.w.kernel; ++b) {
-      int64_t sy, sx;
-      if (forward) {
-        const int64_t ty = y + q.h.crop_lo - q.h.dilation * a;
-        const int64_t tx = x + q.w.crop_lo - q.w.dilation * b;
-        if (ty < 0 || tx < 0 || ty % q.h.stride != 0 || tx % q.w.stride != 0) continue;
-        sy = ty / q.h.stride;
-        sx = tx / q.w.stride;
-        if (sy >= q.h.in || sx >= q.w.in) continue;
-      } else {
-        sy = q.h.stride * y + q.h.dilation * a - q.h.crop_lo;
-        sx = q.w.stride * x + q.w.dilation * b - q.w.crop_lo;
-        if (sy < 0 || sx < 0 || sy >= q.h.out || sx >= q.w.out) continue;
-      }
-      ++terms[{sy * width + sx, static_cast<int>(a * q.w.kernel + b)}];
-    }
-  }
+  std::vector<Terms> terms(transconv::definition::Size(q, !forward));
+  transconv::definition::ForAll(
+      q, [&](size_t x, size_t w, size_t y) { ++(forward ? terms[y][{x, w}] : terms[x][{y, w}]); });
   return terms;
 }
 
@@ -67,6 +53,7 @@ void CheckProblem(const Problem& q, Pass pass, int rows, int columns) {
     CHECK(cell < p.planes() * p.plane_pitch, "cell %d", cell);
     CHECK(stored.emplace(cell, from).second, "cell %d is stored twice", cell);
   }
+  const std::vector<Terms> expected = Expected(q, pass);
   std::vector<int> written(static_cast<size_t>(p.h.target * p.w.target), 0);
   for (int r = 0; r < p.h.residues; ++r) {
     for (int64_t v0 = 0; v0 < p.target_rows(r); v0 += rows) {
@@ -78,7 +65,7 @@ void CheckProblem(const Problem& q, Pass pass, int rows, int columns) {
               const int64_t x = (u0 + column) * p.w.target_step + c;
               if (y >= p.h.target || x >= p.w.target) continue;
               ++written[static_cast<size_t>(y * p.w.target + x)];
-              std::map<std::pair<int64_t, int>, int> terms;
+              Terms terms;
               for (int t = p.residue_begin[r][c]; t < p.residue_begin[r][c + 1]; ++t) {
                 const auto cell = stored.find(row * p.halo_columns + column + p.tap_cell(t));
                 CHECK(cell != stored.end(), "tap %d reads what nobody stored", t);
@@ -90,8 +77,8 @@ void CheckProblem(const Problem& q, Pass pass, int rows, int columns) {
                 if (sy < 0 || sy >= p.h.source || sx < 0 || sx >= p.w.source) continue;
                 ++terms[{sy * p.w.source + sx, p.tap_kernel[t]}];
               }
-              CHECK(terms == Expected(q, pass, y, x), "target (%ld, %ld)", static_cast<long>(y),
-                    static_cast<long>(x));
+              CHECK(terms == expected[static_cast<size_t>(y * p.w.target + x)], "target (%ld, %ld)",
+                    static_cast<long>(y), static_cast<long>(x));
             }
           }
         }
@@ -109,19 +96,9 @@ int main() {
   int done = 0;
   while (done < 600) {
     Problem q;
-    auto axis = [&] {
-      Axis a;
-      a.in = draw(1, 9);
-      a.kernel = draw(1, 5);
-      a.stride = draw(1, 5);
-      a.dilation = draw(1, 4);
-      a.crop_lo = draw(-3, 5);
-      a.out = (a.in - 1) * a.stride + a.dilation * (a.kernel - 1) + 1 - a.crop_lo - draw(-3, 5);
-      return a;
-    };
-    q.h = axis();
-    q.w = axis();
-    if (q.h.out < 1 || q.w.out < 1) continue;
+    q.batch = q.in_channels = q.out_channels = 1;
+    q.h = transconv::definition::DrawAxis(draw, 9, 5, 5, 4);
+    q.w = transconv::definition::DrawAxis(draw, 9, 5, 5, 4);
     for (Pass pass : {Pass::kForward, Pass::kGradInput}) CheckProblem(q, pass, draw(1, 4), 8);
     ++done;
   }

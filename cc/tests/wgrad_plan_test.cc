@@ -9,10 +9,10 @@
 
 #include "core/geometry.h"
 #include "core/tile_plan.h"
+#include "definition.h"
 
 namespace {
 
-using transconv::Axis;
 using transconv::LoadedCell;
 using transconv::Pass;
 using transconv::Problem;
@@ -97,19 +97,8 @@ int main() {
   int done = 0, runs = 0;
   while (done < 400) {
     Problem q;
-    auto axis = [&] {
-      Axis a;
-      a.in = draw(1, 9);
-      a.kernel = draw(1, 7);
-      a.stride = draw(1, 4);
-      a.dilation = draw(1, 3);
-      a.crop_lo = draw(-3, 5);
-      a.out = (a.in - 1) * a.stride + a.dilation * (a.kernel - 1) + 1 - a.crop_lo - draw(-3, 5);
-      return a;
-    };
-    q.h = axis();
-    q.w = axis();
-    if (q.h.out < 1 || q.w.out < 1) continue;
+    q.h = transconv::definition::DrawAxis(draw, 9, 7, 4, 3);
+    q.w = transconv::definition::DrawAxis(draw, 9, 7, 4, 3);
     for (const WgradForm& form : {WgradForm{3, 1, 3}, WgradForm{3, 1, 1}, WgradForm{2, 1, 3},
                                   WgradForm{2, 2, 4}, WgradForm{2, 2, 3}}) {
       for (const WgradPlanes planes : {WgradPlanes::kAll, WgradPlanes::kRow, WgradPlanes::kOne}) {

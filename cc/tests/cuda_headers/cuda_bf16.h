@@ -1,1 +1,2 @@
-// In place of CUDA's header, which a machine without CUDA lacks: hopper_emulation.h has the types.
+// In place of CUDA's header; the two types' stand-ins are one.
+#include "cuda_fp16.h"
