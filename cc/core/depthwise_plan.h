@@ -35,7 +35,7 @@ constexpr DepthwiseShape kDepthwiseForward[] = {{1, 2, 1}, {1, 1, 1}, {2, 2, 2},
 constexpr DepthwiseShape kDepthwiseGradInput[] = {{1, 1, 16}, {2, 2, 2}, {3, 1, 3}, {3, 2, 3},
                                                   {4, 2, 4},  {5, 1, 5}, {5, 2, 5}, {8, 4, 8}};
 
-// Steps down the rows whose sources a thread asks for at once: with 8 to 32 loads.
+// Steps down the rows whose sources a thread asks for at once: with 4 to 32 loads.
 constexpr int DepthwiseStepsAtOnce(const DepthwiseShape& shape, bool forward) {
   const int rows = shape.columns > 8 ? 1 : shape.columns > 2 || (forward && shape.step > 1) ? 4 : 8;
   return forward ? rows : (rows + shape.step - 1) / shape.step;
@@ -112,6 +112,8 @@ inline DepthwisePlan PlanDepthwise(Pass pass, const Problem& q, int64_t wanted =
     if (axis.crop_lo > kLong || axis.crop_lo < -kLong) return p;
     if (axis.in > kMost / axis.stride) return p;
   }
+  // What a thread steps down at once.
+  if (8 * q.h.stride * std::max(q.w.in, q.w.out) > kMost) return p;
   if (q.h.in * q.w.in > kMost || q.h.out * q.w.out > kMost) return p;
   const int64_t channels = forward ? q.out_channels : q.in_channels;
   if (q.batch > kMost || channels > kMost / q.batch) return p;

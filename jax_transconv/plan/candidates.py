@@ -118,12 +118,12 @@ def _native(row: str) -> Rule:
     return supports
 
 
-_MANY_TAPS = 64
+_UNROLLED_TAPS = 64
 
 
 def _few_taps(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     del pass_name, facts
-    if spec.taps > _MANY_TAPS:
+    if spec.taps > _UNROLLED_TAPS:
         return f"{spec.taps} taps would unroll into {spec.taps} contractions"
     return None
 
@@ -131,7 +131,7 @@ def _few_taps(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
 def _few_phases(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     del pass_name, facts
     s_h, s_w = spec.geometry.stride
-    if s_h * s_w > _MANY_TAPS:
+    if s_h * s_w > _UNROLLED_TAPS:
         return f"stride {s_h}x{s_w} would unroll into {s_h * s_w} correlations"
     return None
 

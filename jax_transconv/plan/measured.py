@@ -64,6 +64,7 @@ _FEW_STRIDED = 1 << 13  # of a strided weight gradient
 _LITTLE_WORK = 1 << 30  # multiply-adds
 _LARGE_STRIDE = 4
 _LARGE_STRIDE_PIXELS = 1 << 13
+_FEW_SCORES = 1 << 12  # pixels
 _SMALL_ROW = 16  # of a pass that is a matrix product
 _WIDE_MATRIX = 512  # channels on both sides
 _FEW_TAPS_16_BIT = 9
@@ -72,7 +73,7 @@ _HALF_TILE = 32
 _ROW = 64
 _LONG_ROW = 128  # of a 16-bit image
 _SECTOR = 16  # elements of 16 bits
-_ROLLING_TAPS = 3  # of a row, in one pass of the rolling weight gradient
+_ROLLING_TAPS = 3  # each way, in one pass of the rolling weight gradient
 _MOST_WASTE, _MOST_FOLDED_WASTE = 1.6, 1.3
 
 
@@ -121,7 +122,7 @@ def _upsamples_scores(spec: Spec) -> bool:
 
 def _cut_strips_lose(pass_name: str, spec: Spec) -> bool:
     """Whether rolling strips of a 16-bit target have no columns to spare for a cut."""
-    if pass_name == _WEIGHT:
+    if pass_name == _WEIGHT or spec.itemsize != 2:
         return False
     if pass_name == _FORWARD:
         source, columns = spec.in_per_group, spec.out_size[1]
@@ -131,7 +132,7 @@ def _cut_strips_lose(pass_name: str, spec: Spec) -> bool:
 
 
 def hopper_loses(rolling: bool = False) -> Rule:
-    """Where a vendor's library behind XLA beats a Hopper kernel.
+    """Where a vendor's library behind XLA, or another of ours, beats a Hopper kernel.
 
     Args:
         rolling: whether whole rows pass through the kernel, which reads them once.
@@ -154,11 +155,14 @@ def hopper_loses(rolling: bool = False) -> Rule:
             return "a library's channels-last convolution is faster"
         if spec.itemsize == 2 and _library_wins_in_16_bits(pass_name, spec, rolling):
             return "a library's 16-bit convolution is faster"
-        if rolling and spec.itemsize == 2 and _cut_strips_lose(pass_name, spec):
+        tile = not _library_wins_in_16_bits(pass_name, spec, rolling=False)
+        if rolling and tile and _cut_strips_lose(pass_name, spec):
             return "strips cut at sectors are narrower than cuda:sm90_tile's"
-        if pass_name == _FORWARD and _upsamples_scores(spec):
-            return None
         pixels = spec.batch * spec.in_size[0] * spec.in_size[1]
+        if pass_name == _FORWARD and _upsamples_scores(spec):
+            if pixels < _FEW_SCORES:
+                return f"fewer than {_FEW_SCORES} pixels do not fill its tiles"
+            return None
         few = _FEW_PIXELS[pass_name]
         if pass_name == _WEIGHT and spec.is_strided:
             few = _FEW_STRIDED
@@ -201,8 +205,8 @@ _TAPS_FOR_A_PASS = 2
 def split_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     """Where blocks of half as many channels read the images too often.
 
-    Measured with 64 x 64 channels, where 3 x 3 taps take 4.6 ms and 6.8 in another row,
-    3 x 7 taps 4.4 and 3.1.
+    Measured with 64 x 64 channels: 3 x 3 taps 4.9 ms and 6.8 in another row, 3 x 7 taps
+    4.4 and 3.2.
     """
     del pass_name, facts
     if spec.dtype != "float32" or spec.geometry.precision == Precision.DEFAULT:
@@ -230,6 +234,8 @@ def short_rows(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
 def half_strips(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     """Where rows of targets leave much of a tile's columns empty."""
     del facts
+    if _upsamples_scores(spec):
+        return None  # measured
     if pass_name == _INPUT:
         columns = spec.in_size[1]
     else:
@@ -274,7 +280,8 @@ def direct_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
         if g.layout == "NHWC":
             return "a block is of one group, whose channels are a part of every sector"
         return None
-    if pass_name == _INPUT and spec.itemsize == 4 and _upsamples_scores(spec):
+    scores = g.layout == "NCHW" and spec.itemsize == 4 and _upsamples_scores(spec)
+    if pass_name == _INPUT and scores:
         return None
     if few > _TINY:
         return f"more than {_TINY} dense channels are a library's matrix product"
@@ -293,7 +300,7 @@ def direct_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
 
 
 _FEWEST_A_GROUP = 4
-_FEW_STEPS = 1 << 13  # positions and taps
+_FEW_STEPS = 1 << 13  # positions times taps
 _FEWEST_COLUMNS = 8
 _MANY_TAPS = 64
 # Taps from which it beats a library's 16-bit convolution of few channels.
@@ -316,7 +323,7 @@ def im2col_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
             return f"fewer than {_FEWEST_A_GROUP} channels a group waste its operands"
         steps = spec.batch * math.prod(spec.in_size) * spec.taps
         if pass_name == _WEIGHT and steps < _FEW_STEPS:
-            return f"fewer than {_FEW_STEPS} products a weight do not fill its tiles"
+            return f"fewer than {_FEW_STEPS} products a channel do not fill its tiles"
         return None
     if many < _FEWEST_COLUMNS and pass_name != _WEIGHT:
         return f"fewer than {_FEWEST_COLUMNS} channels waste its operands"

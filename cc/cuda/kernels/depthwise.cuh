@@ -7,8 +7,9 @@
 // at once and only then multiplies. Neighbours read the same lines, which the first-level cache
 // holds; what is read twice there is little beside what memory gives.
 //
-// Sources outside the image, and taps that a column does not have, are not read: infinities next to
-// them stay where they are. Sums have a fixed order.
+// Sources outside the image, and taps that a column does not have, are not read and count as zeros:
+// a source's infinity stays where it is, a weight's makes nan where it meets the padding. Sums have
+// a fixed order.
 #ifndef TRANSCONV_CUDA_KERNELS_DEPTHWISE_CUH_
 #define TRANSCONV_CUDA_KERNELS_DEPTHWISE_CUH_
 

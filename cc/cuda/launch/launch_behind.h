@@ -2,6 +2,10 @@
 // launching it and what it does on its own cost no time (programmatic dependent launch, cards from
 // 9.0 on). The kernel calls ptx::WaitForKernelsBefore before it touches what the one in front
 // writes, and the one in front calls ptx::LetKernelBehindStart.
+//
+// What a kernel reads before that wait has to be complete when the one in front starts. So a kernel
+// that lets the next one start before it has waited itself is launched as usual, never by this: the
+// kernels that pack weights, behind which images are read at once.
 #ifndef TRANSCONV_CUDA_LAUNCH_LAUNCH_BEHIND_H_
 #define TRANSCONV_CUDA_LAUNCH_LAUNCH_BEHIND_H_
 
@@ -14,6 +18,10 @@ namespace transconv::cuda {
 template <typename Params>
 cudaError_t LaunchBehind(void (*kernel)(Params), dim3 grid, unsigned threads, size_t shared,
                          cudaStream_t stream, const Params& params) {
+  // Captured into a graph, kernels keep to the edges that every version of CUDA knows.
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  const cudaError_t status = cudaStreamIsCapturing(stream, &capture);
+  if (status != cudaSuccess) return status;
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
@@ -23,7 +31,7 @@ cudaError_t LaunchBehind(void (*kernel)(Params), dim3 grid, unsigned threads, si
   config.dynamicSmemBytes = shared;
   config.stream = stream;
   config.attrs = &early;
-  config.numAttrs = 1;
+  config.numAttrs = capture == cudaStreamCaptureStatusNone ? 1 : 0;
   return cudaLaunchKernelEx(&config, kernel, params);
 }
 

@@ -30,7 +30,7 @@ struct PackedWeights {
   }
 };
 
-// Packs into the start of the workspace.
+// Packs into the start of the workspace. Launched as usual: see launch/launch_behind.h.
 template <typename T, int PRODUCTS>
 cudaError_t LaunchPackWeights(const Call& call, const TilePlan& plan, const PackedWeights& packed) {
   const Problem& q = call.problem;

@@ -10,6 +10,7 @@
 
 namespace transconv::cuda::sm90_rolling {
 
+// Launched as usual: see launch/launch_behind.h.
 template <typename T, int PRODUCTS>
 cudaError_t LaunchPack(const Call& call, const Programme& g) {
   PackWeightsKernel<T, 1, PRODUCTS == 3>

@@ -84,6 +84,7 @@ inline const char* ChooseFor(const Problem& q, Pass pass, DType dtype, int block
   const int raw = kProducerWarps * kCellBytes * (g.products == 3 ? kAhead<3> : kAhead<1>);
   const int tap = g.products == 3 ? PackedTap<true>::kBytes : PackedTap<false>::kBytes;
   const int chunks = g.products == 3 ? kCellChunks<1, 3> : 4 * g.halves;
+  g.shared_bytes = kSm90SharedBytes + 1;
   for (const auto& [stacked, ahead] :
        {std::pair{true, true}, {true, false}, {false, true}, {false, false}}) {
     if (stacked && (m > kStackChannels || g.products == 3)) continue;

@@ -215,7 +215,7 @@ inline double Cost(const Problem& q, DType dtype, const Programme& g) {
 }
 
 // Whether the warpgroups multiply in turns, so that one stores or waits while the other has the
-// tensor cores. Measured: 2 to 10% faster where a turn is long, slower where it is short.
+// tensor cores. Measured: 2 to 10% faster where a slab takes long, slower where it does not.
 inline bool TakesTurns(const Programme& g) { return g.shape.res <= 2 && SlabCycles(g) >= 500; }
 
 // The best programme of a problem; returns why there is none, or null.

@@ -54,8 +54,9 @@ __device__ __forceinline__ void NamedBarrierOf(int barrier) {
 
 // -- programmatic dependent launch --
 
-// Waits until the kernels before this one in the stream have ended and what they wrote is seen;
-// for kernels started by launch/launch_behind.h, which may be early. Elsewhere it does nothing.
+// Waits until the kernel in front of this one in the stream has ended and what it wrote is seen,
+// and whatever that one waited for; for kernels started by launch/launch_behind.h, which may be
+// early. Elsewhere it does nothing.
 __device__ __forceinline__ void WaitForKernelsBefore() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
