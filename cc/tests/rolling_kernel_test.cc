@@ -67,9 +67,9 @@ void RunAny(const Call& call, const rolling::Programme& g) {
 
 // Rows of the source in bands of different magnitudes, and how far from a band's ends its own
 // scale is in force.
-constexpr int kBand = 12, kBandEdge = 4;
+constexpr int kBand = 18, kBandEdge = 4;
 constexpr int kZeros = 100;
-constexpr int kMagnitudes[] = {0, -40, kZeros, 30, -60};
+constexpr int kMagnitudes[] = {0, kZeros, -45, 30, -60};
 
 // Returns whether there is a programme.
 template <typename T>

@@ -157,7 +157,7 @@ struct Consumer {
     using Tap = PackedTap<true>;
     const RollingTilePitch pitch = RollingTilePitch::Of(p.columns, kCellChunks<HALVES, 3>);
     const uint64_t zeros = wgmma::Descriptor(Tap::kChunk, 128) | (weights >> 4);
-    const uint64_t b = wgmma::Descriptor(pitch.chunk, 128) | (ring >> 4);
+    const uint64_t b = wgmma::Descriptor(pitch.chunk, 128) | ((ring + 16 * p.skew) >> 4);
     const uint32_t slab = p.rows_h * p.taps_w * (Tap::kBytes >> 4);
     const uint32_t low = Ring::kChunks * (pitch.chunk >> 4);
     float part[N / 2];

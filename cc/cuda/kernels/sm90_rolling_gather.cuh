@@ -151,6 +151,9 @@ struct Producer {
     }
     largest = self.MaxOfAll(largest, self.control.redo);
     ptx::NamedBarrier<1, kProducers>();  // `redo` may be written again
+    // Both items are zeros: whatever comes next is larger than what the finest scale holds, and is
+    // looked at.
+    if (largest == 0) return ScaleOf(kMinExponent);
     return ScaleOf(NeededExponent(largest, ExponentOf(now), true));
   }
   static __device__ __noinline__ void Fill(Producer self, Item item, int slot, float scale) {
