@@ -17,21 +17,28 @@ namespace transconv::cuda {
 
 template <typename Params>
 cudaError_t LaunchBehind(void (*kernel)(Params), dim3 grid, unsigned threads, size_t shared,
-                         cudaStream_t stream, const Params& params) {
+                         cudaStream_t stream, const Params& params, unsigned cluster = 1) {
   // Captured into a graph, kernels keep to the edges that every version of CUDA knows.
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   const cudaError_t status = cudaStreamIsCapturing(stream, &capture);
   if (status != cudaSuccess) return status;
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2] = {};
+  unsigned count = 0;
+  if (cluster > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count++].val.clusterDim = {cluster, 1, 1};
+  }
+  if (capture == cudaStreamCaptureStatusNone) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+  }
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = dim3(threads);
   config.dynamicSmemBytes = shared;
   config.stream = stream;
-  config.attrs = &early;
-  config.numAttrs = capture == cudaStreamCaptureStatusNone ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = count;
   return cudaLaunchKernelEx(&config, kernel, params);
 }
 

@@ -126,6 +126,19 @@ __device__ __forceinline__ void CopyAsync16(uint32_t shared, const void* global,
                "r"(wanted ? 16u : 0u)
                : "memory");
 }
+// 4, 8 or 16 bytes, aligned to that.
+template <int kBytes>
+__device__ __forceinline__ void CopyAsync(uint32_t shared, const void* global, bool wanted) {
+  if constexpr (kBytes == 16) {
+    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(shared),
+                 "l"(global), "r"(wanted ? 16u : 0u)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global.L2::256B [%0], [%1], %3, %2;" ::"r"(shared),
+                 "l"(global), "r"(wanted ? kBytes : 0), "n"(kBytes)
+                 : "memory");
+  }
+}
 // Arrives when all of this thread's copies so far are done; the barrier counts every thread.
 __device__ __forceinline__ void CopyAsyncArrive(uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
@@ -151,6 +164,25 @@ __device__ __forceinline__ uint32_t LoadSharedWord(uint32_t shared) {
   uint32_t v;
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(shared) : "memory");
   return v;
+}
+
+__device__ __forceinline__ void LoadSharedWords(uint32_t& a, uint32_t& b, uint32_t shared) {
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(a), "=r"(b) : "r"(shared) : "memory");
+}
+__device__ __forceinline__ void LoadSharedWords(uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d,
+                                                uint32_t shared) {
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(a), "=r"(b), "=r"(c), "=r"(d)
+               : "r"(shared)
+               : "memory");
+}
+// Four matrices of 8 x 8 16-bit values, transposed: of matrix m, lane l has (2 (l % 4), l / 4) and
+// (2 (l % 4) + 1, l / 4). Lane l gives the address of row l % 8 of matrix l / 8.
+__device__ __forceinline__ void LoadMatricesTransposed(uint32_t (&v)[4], uint32_t shared) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+               : "r"(shared)
+               : "memory");
 }
 
 __device__ __forceinline__ void StoreSharedWord(uint32_t shared, uint32_t v) {

@@ -17,22 +17,23 @@
 
 namespace transconv::cuda::wgmma {
 
-#define TRANSCONV_D8(d, i)                                                                    \
+#define TRANSCONV_SUMS8(d, i)                                                                 \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
       "+f"(d[i + 6]), "+f"(d[i + 7])
-#define TRANSCONV_D32(d, i) \
-  TRANSCONV_D8(d, i), TRANSCONV_D8(d, i + 8), TRANSCONV_D8(d, i + 16), TRANSCONV_D8(d, i + 24)
-#define TRANSCONV_D64(d, i) TRANSCONV_D32(d, i), TRANSCONV_D32(d, i + 32)
-#define TRANSCONV_D128(d, i) TRANSCONV_D64(d, i), TRANSCONV_D64(d, i + 64)
-#define TRANSCONV_R32                                                                          \
+#define TRANSCONV_SUMS32(d, i)                                                  \
+  TRANSCONV_SUMS8(d, i), TRANSCONV_SUMS8(d, i + 8), TRANSCONV_SUMS8(d, i + 16), \
+      TRANSCONV_SUMS8(d, i + 24)
+#define TRANSCONV_SUMS64(d, i) TRANSCONV_SUMS32(d, i), TRANSCONV_SUMS32(d, i + 32)
+#define TRANSCONV_SUMS128(d, i) TRANSCONV_SUMS64(d, i), TRANSCONV_SUMS64(d, i + 64)
+#define TRANSCONV_NAMES32                                                                      \
   "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24," \
   "%25,%26,%27,%28,%29,%30,%31"
-#define TRANSCONV_R64                                                                             \
-  TRANSCONV_R32                                                                                   \
+#define TRANSCONV_NAMES64                                                                         \
+  TRANSCONV_NAMES32                                                                               \
   ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54," \
   "%55,%56,%57,%58,%59,%60,%61,%62,%63"
-#define TRANSCONV_R128                                                                         \
-  TRANSCONV_R64                                                                                \
+#define TRANSCONV_NAMES128                                                                     \
+  TRANSCONV_NAMES64                                                                            \
   ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,"  \
   "%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,"     \
   "%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123," \
@@ -56,15 +57,15 @@ struct MultiplyRegisters;
                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(B), "r"(accumulate));    \
     }                                                                                         \
   };
-#define TRANSCONV_WGMMA_64(Operand, type, K, tail)                                                \
-  TRANSCONV_WGMMA_REGISTERS(Operand, type, K, 64, TRANSCONV_D32, TRANSCONV_R32, "32", "33", "34", \
-                            "35", "36", "37", tail)
-#define TRANSCONV_WGMMA_128(Operand, type, K, tail)                                                \
-  TRANSCONV_WGMMA_REGISTERS(Operand, type, K, 128, TRANSCONV_D64, TRANSCONV_R64, "64", "65", "66", \
-                            "67", "68", "69", tail)
+#define TRANSCONV_WGMMA_64(Operand, type, K, tail)                                                 \
+  TRANSCONV_WGMMA_REGISTERS(Operand, type, K, 64, TRANSCONV_SUMS32, TRANSCONV_NAMES32, "32", "33", \
+                            "34", "35", "36", "37", tail)
+#define TRANSCONV_WGMMA_128(Operand, type, K, tail)                                           \
+  TRANSCONV_WGMMA_REGISTERS(Operand, type, K, 128, TRANSCONV_SUMS64, TRANSCONV_NAMES64, "64", \
+                            "65", "66", "67", "68", "69", tail)
 #define TRANSCONV_WGMMA_256(Operand, type, K, tail)                                              \
-  TRANSCONV_WGMMA_REGISTERS(Operand, type, K, 256, TRANSCONV_D128, TRANSCONV_R128, "128", "129", \
-                            "130", "131", "132", "133", tail)
+  TRANSCONV_WGMMA_REGISTERS(Operand, type, K, 256, TRANSCONV_SUMS128, TRANSCONV_NAMES128, "128", \
+                            "129", "130", "131", "132", "133", tail)
 #define TRANSCONV_WGMMA_OF(Operand, type, K, tail) \
   TRANSCONV_WGMMA_64(Operand, type, K, tail)       \
   TRANSCONV_WGMMA_128(Operand, type, K, tail)      \
@@ -79,13 +80,13 @@ TRANSCONV_WGMMA_OF(__nv_bfloat16, "bf16", 16, ", 0")
 #undef TRANSCONV_WGMMA_128
 #undef TRANSCONV_WGMMA_64
 #undef TRANSCONV_WGMMA_REGISTERS
-#undef TRANSCONV_R128
-#undef TRANSCONV_R64
-#undef TRANSCONV_R32
-#undef TRANSCONV_D128
-#undef TRANSCONV_D64
-#undef TRANSCONV_D32
-#undef TRANSCONV_D8
+#undef TRANSCONV_NAMES128
+#undef TRANSCONV_NAMES64
+#undef TRANSCONV_NAMES32
+#undef TRANSCONV_SUMS128
+#undef TRANSCONV_SUMS64
+#undef TRANSCONV_SUMS32
+#undef TRANSCONV_SUMS8
 
 }  // namespace transconv::cuda::wgmma
 

@@ -1,0 +1,64 @@
+// What the matrix-product kernel is told, and its shared memory.
+#ifndef TRANSCONV_CUDA_KERNELS_SM90_GEMM_PARAMS_CUH_
+#define TRANSCONV_CUDA_KERNELS_SM90_GEMM_PARAMS_CUH_
+
+#include <cstdint>
+
+#include "core/divider.h"
+#include "core/gemm_plan.h"
+
+namespace transconv::cuda::sm90_gemm {
+
+constexpr int kProducers = 128, kConsumers = 256;
+constexpr int kThreads = kProducers + kConsumers;
+constexpr int kConsumerWarps = kConsumers / 32;
+constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;  // 65536 in all
+constexpr int kMaxStages = 8;
+
+// Where a pixel is in an image that is read or written: q counts pixels of all images.
+struct Pixels {
+  Divider by_image, by_row;
+  int64_t image;    // elements from one image to the next
+  int row, column;  // elements from one pixel to the next below, and beside
+
+  __device__ __forceinline__ int64_t OffsetOf(int q) const {
+    int image_index = q;
+    int y = by_image.Split(image_index);
+    const int x = by_row.Split(y);
+    return image_index * image + (static_cast<int64_t>(y) * row + x * column);
+  }
+};
+
+struct GemmParams {
+  const void* source;
+  void* target;
+  const void* bias;  // by target channel, or null
+  const uint8_t* weights;
+  int pixels;  // of all images
+  Pixels from, to;
+  Divider by_line;        // lines of a channel
+  int64_t channel, line;  // elements of the source from one to the next
+  int lines, slab_lines, pitch, vector;
+  Divider by_chunk;          // copies in a line
+  int columns;               // of the product that exist
+  Divider by_row, by_value;  // a column is (channel, row of taps, value)
+  int to_channel, to_row;    // elements of the target from one to the next
+  int store;                 // neighbouring columns that are neighbours in the target: 1, 2 or 4
+  int slabs, splits, stages;
+  Divider by_column_tile;
+  int tiles;
+};
+
+// At the start of shared memory; the stages follow: lines, then weights.
+struct Control {
+  uint64_t full[kMaxStages], empty[kMaxStages];
+  uint32_t offset[256];  // of a tile's columns in an image of the target
+  float bias[256];
+};
+constexpr int kControlBytes = 3072;
+static_assert(sizeof(Control) <= kControlBytes);
+constexpr uint32_t kNoColumn = 0xffffffffu;
+
+}  // namespace transconv::cuda::sm90_gemm
+
+#endif  // TRANSCONV_CUDA_KERNELS_SM90_GEMM_PARAMS_CUH_
