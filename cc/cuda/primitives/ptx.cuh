@@ -121,6 +121,11 @@ __device__ __forceinline__ void CopyAsync4(uint32_t shared, const void* global, 
                "r"(wanted ? 4u : 0u)
                : "memory");
 }
+__device__ __forceinline__ void CopyAsync8(uint32_t shared, const void* global, bool wanted) {
+  asm volatile("cp.async.ca.shared.global.L2::256B [%0], [%1], 8, %2;" ::"r"(shared), "l"(global),
+               "r"(wanted ? 8u : 0u)
+               : "memory");
+}
 __device__ __forceinline__ void CopyAsync16(uint32_t shared, const void* global, bool wanted) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
                "r"(wanted ? 16u : 0u)
@@ -153,12 +158,31 @@ __device__ __forceinline__ uint32_t LoadSharedWord(uint32_t shared) {
   return v;
 }
 
+__device__ __forceinline__ uint2 LoadShared64(uint32_t shared) {
+  uint2 v;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(shared) : "memory");
+  return v;
+}
+
+__device__ __forceinline__ uint4 LoadShared128(uint32_t shared) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(shared)
+               : "memory");
+  return v;
+}
+
 __device__ __forceinline__ void StoreSharedWord(uint32_t shared, uint32_t v) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(shared), "r"(v) : "memory");
 }
 
 __device__ __forceinline__ void StoreShared16(uint32_t shared, uint32_t v) {
   asm volatile("st.shared.u16 [%0], %1;" ::"r"(shared), "h"(static_cast<uint16_t>(v)) : "memory");
+}
+
+__device__ __forceinline__ void StoreShared64(uint32_t shared, uint2 v) {
+  asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(shared), "r"(v.x), "r"(v.y) : "memory");
 }
 
 __device__ __forceinline__ void StoreShared128(uint32_t shared, uint4 v) {
