@@ -124,6 +124,9 @@ transconv_cuda_library(transconv_cuda_mma
 transconv_cuda_library(transconv_cuda_sm90
   ARCHITECTURES 90a-real
   SOURCES
+    cc/cuda/launch/sm90_gemm_wgrad.cu
+    cc/cuda/launch/sm90_gemm_wgrad_16bit.cu
+    cc/cuda/launch/sm90_gemm_wgrad_f32.cu
     cc/cuda/launch/sm90_rolling_16bit.cu
     cc/cuda/launch/sm90_rolling_f32.cu
     cc/cuda/launch/sm90_rolling_f32x3.cu

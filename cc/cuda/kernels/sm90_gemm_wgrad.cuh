@@ -1,0 +1,466 @@
+// Hopper's weight gradient where the kernel is the stride: one matrix product over the pixels of
+// all images (core/gemm_wgrad_plan.h).
+//
+//     4 producer warps   copy a stage of x, as cells (the columns' operand), and of dy, as it lies
+//                        in memory; float32 cells are then rounded to TF32 where they are, each by
+//                        the thread that has copied it
+//     8 consumer warps   two warpgroups with 64 rows each: their fragments of dy are gathered from
+//                        shared memory into registers, a stage ahead of the matrix instructions
+//
+// Neighbours in dy's rows are the taps kx of one pixel, so a fragment's pixels are kw elements
+// apart. The rows of a tile are dealt to lanes in pairs of neighbouring kx, which one load brings
+// and one store takes.
+//
+// Pixels behind the last one are zeros on both sides. Rows and columns that do not exist hold
+// anything: no sum but their own meets them, and that is not stored.
+#ifndef TRANSCONV_CUDA_KERNELS_SM90_GEMM_WGRAD_CUH_
+#define TRANSCONV_CUDA_KERNELS_SM90_GEMM_WGRAD_CUH_
+
+#include <cstdint>
+
+#include "core/divider.h"
+#include "core/gemm_wgrad_plan.h"
+#include "cuda/primitives/ptx.cuh"
+#include "cuda/primitives/shared_memory.cuh"
+#include "cuda/primitives/tf32.cuh"
+#include "cuda/primitives/wgmma.cuh"
+#include "cuda/primitives/wgmma_registers.cuh"
+
+namespace transconv::cuda::sm90_gemm_wgrad {
+
+using Tile = GemmWgradTile;
+
+constexpr int kProducerWarps = 4, kConsumerWarps = 8;
+constexpr int kProducers = 32 * kProducerWarps;
+constexpr int kThreads = 32 * (kProducerWarps + kConsumerWarps);
+constexpr int kMostStages = 6;
+
+struct Params {
+  const char *x, *dy;
+  float* slots;  // [split][weight], or null: then dw is written
+  void* dw;
+  int64_t weights;
+  // Bytes between neighbours.
+  int64_t x_image, x_channel, dy_image, dy_channel, dy_row, dy_line;
+  Divider by_image, by_row, by_tap;  // pixels of an image, of a row; ky
+  Divider by_rows, by_columns;       // blocks
+  int pixels;                        // of all images
+  int in_per_group, out_per_group;
+  int rows, lines;  // of a group
+  int stages, per_split, blocks;
+  int x_vector, dy_vector;  // bytes of one copy
+  bool pairs;               // dw may be written in pairs
+};
+
+inline Params MakeParams(const Problem& q, const GemmWgradPlan& plan, int element) {
+  Params p{};
+  p.weights = q.in_channels * plan.rows;
+  p.x_channel = plan.image() * element;
+  p.x_image = q.in_channels * p.x_channel;
+  p.dy_line = plan.w.out * element;
+  p.dy_row = plan.h.kernel * p.dy_line;
+  p.dy_channel = plan.h.in * p.dy_row;
+  p.dy_image = q.out_channels * p.dy_channel;
+  p.by_image = Divider(plan.image());
+  p.by_row = Divider(plan.w.in);
+  p.by_tap = Divider(plan.h.kernel);
+  p.by_rows = Divider(plan.row_blocks);
+  p.by_columns = Divider(plan.column_blocks);
+  p.pixels = static_cast<int>(q.batch * plan.image());
+  p.in_per_group = static_cast<int>(q.in_per_group());
+  p.out_per_group = static_cast<int>(q.out_per_group());
+  p.rows = static_cast<int>(plan.rows);
+  p.lines = static_cast<int>(plan.lines);
+  p.stages = static_cast<int>(plan.stages);
+  p.per_split = static_cast<int>(plan.per_split);
+  p.blocks = static_cast<int>(plan.blocks);
+  p.x_vector = plan.x_vector;
+  p.dy_vector = plan.dy_vector;
+  return p;
+}
+
+struct Control {
+  int64_t line[Tile::kRows];  // bytes of dy from its first channel to a line of the tile
+  uint64_t full[kMostStages], empty[kMostStages];
+};
+constexpr int kControlBytes = 1280;
+static_assert(sizeof(Control) <= kControlBytes, "the stages start behind it");
+
+constexpr int SharedBytes(int columns) {
+  return kControlBytes + Tile::Stages(columns) * Tile::Bytes(columns);
+}
+
+// What a block has to do.
+struct Work {
+  int split, first, count;  // stages
+  int group, row, column;   // the first row and column in their group
+  __device__ __forceinline__ Work(const Params& p, int columns) {
+    int block = static_cast<int>(blockIdx.x);
+    split = block / p.blocks;
+    block -= split * p.blocks;
+    row = p.by_rows.Split(block) * Tile::kRows;
+    column = p.by_columns.Split(block) * columns;
+    group = block;
+    first = split * p.per_split;
+    count = min(p.per_split, p.stages - first);
+  }
+};
+
+// A place in the ring of stages.
+template <int kStages>
+struct Place {
+  int slot = 0;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void Next() {
+    if (++slot < kStages) return;
+    slot = 0;
+    parity ^= 1;
+  }
+};
+
+__device__ __forceinline__ uint32_t RoundToTf32(uint32_t bits) {
+  return __float_as_uint(tf32::Element<float>::Load(__uint_as_float(bits)));
+}
+
+template <int V>
+__device__ __forceinline__ void Copy(uint32_t shared, const char* global, bool wanted) {
+  if constexpr (V == 16) ptx::CopyAsync16(shared, global, wanted);
+  if constexpr (V == 8) ptx::CopyAsync8(shared, global, wanted);
+  if constexpr (V == 4) ptx::CopyAsync4(shared, global, wanted);
+}
+
+template <int V>
+__device__ __forceinline__ void RoundInPlace(uint32_t shared) {
+  if constexpr (V == 16) {
+    const uint4 v = ptx::LoadShared128(shared);
+    ptx::StoreShared128(
+        shared, make_uint4(RoundToTf32(v.x), RoundToTf32(v.y), RoundToTf32(v.z), RoundToTf32(v.w)));
+  }
+  if constexpr (V == 8) {
+    const uint2 v = ptx::LoadShared64(shared);
+    ptx::StoreShared64(shared, make_uint2(RoundToTf32(v.x), RoundToTf32(v.y)));
+  }
+  if constexpr (V == 4) {
+    ptx::StoreSharedWord(shared, RoundToTf32(ptx::LoadSharedWord(shared)));
+  }
+}
+
+template <typename T, int KW, int N>
+struct Producer {
+  static constexpr int kElement = sizeof(T);
+  static constexpr int kStages = Tile::Stages(N), kAhead = Tile::Ahead(N);
+  static constexpr int kChunks = Tile::kStageBytes / 16;
+
+  const Params& p;
+  Control& control;
+  const Work& work;
+  const uint32_t stages;  // shared address
+  const int thread;       // of the producers
+
+  __device__ void Run() const {
+    Place<kStages> to, from;
+    const int channels = min(N, p.in_per_group - work.column);
+    const char* const x = p.x + (work.group * int64_t{p.in_per_group} + work.column) * p.x_channel;
+    for (int s = 0; s < work.count + kAhead; ++s) {
+      if (s < work.count) {
+        ptx::BarrierWait(ptx::SharedAddress(&control.empty[to.slot]), to.parity ^ 1);
+        const uint32_t stage = stages + to.slot * Tile::Bytes(N);
+        const int first = (work.first + s) * Tile::Pixels(kElement);
+        if (p.x_vector == 16) {
+          CopyX<16>(stage, x, first, channels);
+        } else if (p.x_vector == 8) {
+          CopyX<8>(stage, x, first, channels);
+        } else {
+          CopyX<4>(stage, x, first, channels);
+        }
+        if (p.dy_vector == 16) {
+          CopyDy<16>(stage + N * Tile::kStageBytes, first);
+        } else if (p.dy_vector == 8) {
+          CopyDy<8>(stage + N * Tile::kStageBytes, first);
+        } else {
+          CopyDy<4>(stage + N * Tile::kStageBytes, first);
+        }
+        to.Next();
+      }
+      ptx::CopyAsyncCommit();
+      if (s < kAhead) continue;
+      ptx::CopyAsyncWait<kAhead>();
+      if constexpr (kElement == 4) {
+        const uint32_t stage = stages + from.slot * Tile::Bytes(N);
+        if (p.x_vector == 16) {
+          RoundX<16>(stage, channels);
+        } else if (p.x_vector == 8) {
+          RoundX<8>(stage, channels);
+        } else {
+          RoundX<4>(stage, channels);
+        }
+      }
+      ptx::FenceAsync();
+      __syncwarp();
+      if (thread % 32 == 0) ptx::BarrierArrive(ptx::SharedAddress(&control.full[from.slot]));
+      from.Next();
+    }
+    ptx::CopyAsyncWait<0>();  // groups without copies
+  }
+
+  // A thread's copies of x: eight lanes, or with smaller vectors more, fill the eight columns of a
+  // chunk of cells, which lie on all banks; it goes on by so many groups of eight columns, and by
+  // so many chunks.
+  template <int V>
+  struct Cells {
+    static constexpr int kPieces = 16 / V, kRest = kProducers / (8 * kPieces);
+    static constexpr int kGroupStep = kRest > kChunks ? kRest / kChunks : 1;
+    static constexpr int kChunkStep = kRest > kChunks ? kChunks : kRest;
+    int piece, column, chunk, group;
+    __device__ __forceinline__ explicit Cells(int thread)
+        : piece(thread % kPieces),
+          column(thread / kPieces % 8),
+          chunk(thread / (8 * kPieces) % kChunks),
+          group(thread / (8 * kPieces) / kChunks) {}
+    __device__ __forceinline__ uint32_t At(int the_chunk) const {
+      return the_chunk * (N * 16) + group * 128 + column * 16 + piece * V;
+    }
+  };
+
+  template <int V>
+  __device__ __forceinline__ void CopyX(uint32_t stage, const char* x, int first,
+                                        int channels) const {
+    using Own = Cells<V>;
+    const Own own(thread);
+    const int channel = 8 * own.group + own.column;
+#pragma unroll
+    for (int chunk = 0; chunk < kChunks; chunk += Own::kChunkStep) {
+      uint32_t to = stage + own.At(own.chunk + chunk);
+      const int pixel = first + (16 * (own.chunk + chunk) + V * own.piece) / kElement;
+      const bool exists = pixel < p.pixels;
+      int image = pixel;
+      const int at = p.by_image.Split(image);
+      const char* from = x + image * p.x_image + channel * p.x_channel + at * int64_t{kElement};
+      const int64_t step = 8 * Own::kGroupStep * p.x_channel;
+#pragma unroll 4
+      for (int c = channel; c < channels; c += 8 * Own::kGroupStep) {
+        Copy<V>(to, from, exists);
+        to += 128 * Own::kGroupStep;
+        from += step;
+      }
+    }
+  }
+
+  template <int V>
+  __device__ __forceinline__ void RoundX(uint32_t stage, int channels) const {
+    using Own = Cells<V>;
+    const Own own(thread);
+#pragma unroll
+    for (int chunk = 0; chunk < kChunks; chunk += Own::kChunkStep) {
+      uint32_t at = stage + own.At(own.chunk + chunk);
+#pragma unroll 4
+      for (int c = 8 * own.group + own.column; c < channels; c += 8 * Own::kGroupStep) {
+        RoundInPlace<V>(at);
+        at += 128 * Own::kGroupStep;
+      }
+    }
+  }
+
+  // Neighbouring lanes copy neighbouring vectors of a line.
+  template <int V>
+  __device__ __forceinline__ void CopyDy(uint32_t stage, int first) const {
+    constexpr int kVectors = Tile::kStageBytes * KW / V;  // of a line
+    constexpr int kPixel = KW * kElement;
+    constexpr int kLineStep = kVectors < kProducers ? kProducers / kVectors : 1;
+    const int lines = min(Tile::Lines(KW), p.lines - work.row / KW);
+#pragma unroll
+    for (int begin = 0; begin < kVectors; begin += kProducers) {
+      const int vector = thread % kVectors + begin;
+      const int pixel = first + vector * V / kPixel;
+      const bool exists = pixel < p.pixels;
+      int image = pixel;
+      int row = p.by_image.Split(image);
+      const int column = p.by_row.Split(row);
+      const char* const from = p.dy + image * p.dy_image + row * p.dy_row +
+                               column * int64_t{kPixel} + vector * V % kPixel;
+      int line = kVectors < kProducers ? thread / kVectors : 0;
+      uint32_t to = stage + line * Tile::LinePitch(KW) + vector * V;
+#pragma unroll 4
+      for (; line < lines; line += kLineStep) {
+        Copy<V>(to, from + control.line[line], exists);
+        to += kLineStep * Tile::LinePitch(KW);
+      }
+    }
+  }
+};
+
+template <typename T, int KW, int N>
+struct Consumer {
+  static constexpr int kElement = sizeof(T);
+  static constexpr int kStages = Tile::Stages(N);
+  static constexpr int kPitch = Tile::LinePitch(KW);
+  static constexpr int kPixel = KW * kElement;
+  static constexpr int kStepPixels = Tile::Pixels(kElement) / Tile::kSteps;
+  using Fragments = uint32_t[Tile::kSteps][4];
+
+  const Params& p;
+  Control& control;
+  const Work& work;
+  const uint32_t stages;  // shared address
+  const int warp, lane;   // of the consumers
+
+  // The row of the tile of this lane's first or second one: neighbours, if there are several kx.
+  __device__ __forceinline__ int RowOf(int half) const {
+    return KW == 1 ? 16 * warp + lane / 4 + 8 * half : 16 * warp + lane / 4 * 2 + half;
+  }
+
+  __device__ void Run() const {
+    float sum[N / 2];
+    Fragments even, odd;
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i) sum[i] = 0.f;
+    wgmma::Pin(sum);
+    Place<kStages> place;
+    ptx::BarrierWait(ptx::SharedAddress(&control.full[0]), 0);
+    Load(even, 0);
+    for (int s = 0; s < work.count; s += 2) {
+      Stage(sum, even, odd, s, place);
+      if (s + 1 < work.count) Stage(sum, odd, even, s + 1, place);
+    }
+    wgmma::Wait<0>();
+    wgmma::Pin(sum);
+    if (p.slots != nullptr) {
+      Store(sum, p.slots + work.split * p.weights, true);
+    } else {
+      Store(sum, static_cast<T*>(p.dw), p.pairs);
+    }
+  }
+
+  // Starts the products of stage s, and while they run loads the fragments of the next one: into
+  // the registers of the one before, which is waited for.
+  __device__ __forceinline__ void Stage(float (&sum)[N / 2], const Fragments& own, Fragments& next,
+                                        int s, Place<kStages>& place) const {
+    const uint32_t x = stages + place.slot * Tile::Bytes(N);
+    const uint64_t b = wgmma::Descriptor(16 * N, 128) | (x >> 4);
+    wgmma::Fence();
+#pragma unroll
+    for (int k = 0; k < Tile::kSteps; ++k) {
+      wgmma::MultiplyRegisters<T, N>::Run(sum, own[k], b + 2 * k * N, 1);
+    }
+    wgmma::Commit();
+    wgmma::Wait<1>();
+    const int before = place.slot == 0 ? kStages - 1 : place.slot - 1;
+    if (s > 0 && lane == 0) ptx::BarrierArrive(ptx::SharedAddress(&control.empty[before]));
+    place.Next();
+    if (s + 1 < work.count) {
+      ptx::BarrierWait(ptx::SharedAddress(&control.full[place.slot]), place.parity);
+      Load(next, place.slot);
+    }
+  }
+
+  __device__ __forceinline__ void Load(Fragments& a, int slot) const {
+    const uint32_t dy = stages + slot * Tile::Bytes(N) + N * Tile::kStageBytes;
+    constexpr int kPixelsOfWord = 4 / kElement;
+    const int row = RowOf(0);
+    const uint32_t at =
+        dy + row / KW * kPitch + row % KW * kElement + lane % 4 * (kPixelsOfWord * kPixel);
+#pragma unroll
+    for (int k = 0; k < Tile::kSteps; ++k) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {  // of the step's pixels
+        const uint32_t from = at + (2 * k + half) * (kStepPixels / 2 * kPixel);
+        LoadPair(a[k][2 * half], a[k][2 * half + 1], from);
+      }
+    }
+  }
+
+  // The words of two rows.
+  __device__ __forceinline__ void LoadPair(uint32_t& first, uint32_t& second, uint32_t from) const {
+    if constexpr (KW == 1) {
+      first = ptx::LoadSharedWord(from);
+      second = ptx::LoadSharedWord(from + 8 * kPitch);
+    } else if constexpr (kElement == 4) {
+      const uint2 v = ptx::LoadShared64(from);
+      first = v.x;
+      second = v.y;
+    } else {
+      // Two pixels of two kx each.
+      uint2 v;
+      if constexpr (KW == 2) {
+        v = ptx::LoadShared64(from);
+      } else {
+        v = make_uint2(ptx::LoadSharedWord(from), ptx::LoadSharedWord(from + kPixel));
+      }
+      first = __byte_perm(v.x, v.y, 0x5410);
+      second = __byte_perm(v.x, v.y, 0x7632);
+    }
+    if constexpr (kElement == 4) {
+      first = RoundToTf32(first);
+      second = RoundToTf32(second);
+    }
+  }
+
+  // To [channel of x][row], in pairs of rows where `pairs` allows it.
+  template <typename Out>
+  __device__ __forceinline__ void Store(const float (&sum)[N / 2], Out* to, bool pairs) const {
+    struct alignas(2 * sizeof(Out)) Pair {
+      Out first, second;
+    };
+    const int row = work.row + RowOf(0);
+    const int channels = p.in_per_group - work.column - lane % 4 * 2;
+    Out* const own =
+        to + (work.group * int64_t{p.in_per_group} + work.column + lane % 4 * 2) * p.rows + row;
+#pragma unroll
+    for (int j = 0; j < N / 8; ++j) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        if (8 * j + e >= channels) continue;
+        Out* const at = own + (8 * j + e) * int64_t{p.rows};
+        const Out first = static_cast<Out>(sum[4 * j + e]);
+        const Out second = static_cast<Out>(sum[4 * j + 2 + e]);
+        if constexpr (KW > 1) {
+          if (pairs) {
+            if (row < p.rows) *reinterpret_cast<Pair*>(at) = Pair{first, second};
+            continue;
+          }
+        }
+        constexpr int kSecond = KW == 1 ? 8 : 1;
+        if (row < p.rows) at[0] = first;
+        if (row + kSecond < p.rows) at[kSecond] = second;
+      }
+    }
+  }
+};
+
+// Registers of a thread: two warpgroups of consumers and one of producers have 65536.
+constexpr int kConsumerRegisters = 216, kProducerRegisters = 72;
+
+template <typename T, int KW, int N>
+__global__ void __launch_bounds__(kThreads, 1) GemmWgradKernel(const __grid_constant__ Params p) {
+  uint8_t* const shared = SharedMemory();
+  Control& control = *reinterpret_cast<Control*>(shared);
+  const uint32_t stages = ptx::SharedAddress(shared) + kControlBytes;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int warp = __shfl_sync(0xffffffffu, thread / 32, 0);
+  const Work work(p, N);
+  if (thread == 0) {
+    for (int i = 0; i < Tile::Stages(N); ++i) {
+      ptx::BarrierInit(ptx::SharedAddress(&control.full[i]), kProducerWarps);
+      ptx::BarrierInit(ptx::SharedAddress(&control.empty[i]), kConsumerWarps);
+    }
+    ptx::BarrierInitFence();
+  }
+  if (thread < Tile::Lines(KW)) {
+    int channel = work.row / KW + thread;
+    const int tap = p.by_tap.Split(channel);
+    control.line[thread] =
+        (work.group * int64_t{p.out_per_group} + channel) * p.dy_channel + tap * p.dy_line;
+  }
+  __syncthreads();
+  if (warp < kProducerWarps) {
+    ptx::RegistersDown<kProducerRegisters>();
+    Producer<T, KW, N>{p, control, work, stages, thread}.Run();
+  } else {
+    ptx::RegistersUp<kConsumerRegisters>();
+    Consumer<T, KW, N>{p, control, work, stages, warp - kProducerWarps, thread % 32}.Run();
+  }
+}
+
+}  // namespace transconv::cuda::sm90_gemm_wgrad
+
+#endif  // TRANSCONV_CUDA_KERNELS_SM90_GEMM_WGRAD_CUH_
