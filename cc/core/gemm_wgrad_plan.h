@@ -65,6 +65,7 @@ constexpr int64_t kMultiprocessors = 132;  // a constant: see above
 // Steps that one sum may take: the tensor cores cut off what float32 would round, 2^-25 of the sum
 // in the mean at every step.
 constexpr int64_t kMostSummed = 2048;
+constexpr int64_t kMostSlotBytes = int64_t{1} << 30;
 
 inline const char* Refuses(const Problem& q) {
   for (const Axis* a : {&q.h, &q.w}) {
@@ -153,6 +154,11 @@ inline GemmWgradPlan PlanGemmWgrad(const Problem& q, int element) {
 
   const int64_t fewest =
       std::min(p.stages, CeilDiv(p.stages * Tile::kSteps, gemm_wgrad::kMostSummed));
+  const int64_t slot = 4 * q.in_channels * p.rows;
+  if (fewest > 1 && fewest * slot > gemm_wgrad::kMostSlotBytes) {
+    p.reason = "sums of parts of the pixels exceed a gigabyte";
+    return p;
+  }
   double least = std::numeric_limits<double>::infinity();
   std::pair<int, int64_t> best;
   for (const int columns : {256, 128}) {
@@ -160,6 +166,7 @@ inline GemmWgradPlan PlanGemmWgrad(const Problem& q, int element) {
     gemm_wgrad::Cost(q, columns, 1, &p);
     const int64_t fill = gemm_wgrad::kMultiprocessors / p.blocks + 4;
     for (int64_t splits = fewest; splits <= std::min(p.stages, std::max(fill, fewest)); ++splits) {
+      if (splits > fewest && splits * slot > gemm_wgrad::kMostSlotBytes) break;
       const double cost = gemm_wgrad::Cost(q, columns, splits, &p);
       if (cost >= least) continue;
       least = cost;

@@ -222,6 +222,14 @@ void CheckRefusals() {
   q.w.dilation = 3;
   expect(q, 4, false);
   expect(q, 2, true);  // odd rows of dy
+  // No sum takes too many steps, and slots have an end.
+  q = definition::MakeProblem(64, 1, 256, 256, AxisOf(256, 2), AxisOf(256, 2));
+  expect(q, 4, false);
+  const GemmWgradPlan plan = PlanGemmWgrad(q, 4);
+  if (plan.per_split * GemmWgradTile::kSteps > gemm_wgrad::kMostSummed) Fail(q, "sums too long");
+  if (plan.per_split * plan.splits < plan.stages) Fail(q, "pixels are left out");
+  q.in_channels = q.out_channels = 4096;
+  expect(q, 4, true);
 }
 
 void Run(int most) {
