@@ -139,6 +139,10 @@ inline GemmWgradPlan PlanGemmWgrad(const Problem& q, int element) {
   const int64_t pixels = q.batch * p.image();
   p.lines = q.out_per_group() * p.h.kernel;
   p.rows = p.lines * kw;
+  if (pixels == 0) {
+    p.reason = "there are no pixels";
+    return p;
+  }
   // A stage behind the last pixel is still counted.
   if (p.image() > kMost / 2 || pixels > kMost / 2 || p.rows > kMost / 2 || q.in_channels > kMost) {
     p.reason = "more than 2^30 pixels or weights of a channel";

@@ -200,6 +200,9 @@ void CheckRefusals() {
   expect(good, 4, false);
   expect(good, 2, true);  // an odd number of pixels
   Problem q = good;
+  q.batch = 0;
+  expect(q, 4, true);
+  q = good;
   q.layout = Layout::kNHWC;
   expect(q, 4, true);
   q = good;
@@ -273,6 +276,6 @@ void Run(int most) {
 
 int main(int argc, char** argv) {
   transconv::CheckRefusals();
-  transconv::Run(argc > 1 ? std::atoi(argv[1]) : 40);
+  transconv::Run(argc > 1 ? std::atoi(argv[1]) : 120);
   return 0;
 }
