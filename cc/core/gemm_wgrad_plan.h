@@ -24,8 +24,8 @@
 
 namespace transconv {
 
-// The tile of a block, and the shared memory of a stage: cells of x (16 bytes of one channel), each
-// chunk's columns side by side, and behind them lines of dy, each the pixels of one (co, ky).
+// The tile of a block, and the shared memory of a stage: x, one line of memory to a channel, and
+// behind it lines of dy, each the pixels of one (co, ky).
 struct GemmWgradTile {
   static constexpr int kRows = 128;
   static constexpr int kStageBytes = 128;  // of pixels of one channel of x
@@ -39,7 +39,8 @@ struct GemmWgradTile {
   static constexpr int LinePitch(int taps_w) {
     return kStageBytes * taps_w + (taps_w == 2 ? 32 : taps_w == 4 ? 64 : 16);
   }
-  static constexpr int Bytes(int columns) { return columns * kStageBytes + kDyBytes; }
+  static constexpr int XBytes(int columns) { return columns * kStageBytes; }
+  static constexpr int Bytes(int columns) { return XBytes(columns) + kDyBytes; }
   static constexpr int Stages(int columns) { return columns == 256 ? 4 : 6; }
   // Stages that are copied while others are converted and multiplied.
   static constexpr int Ahead(int columns) { return columns == 256 ? 2 : 4; }

@@ -42,12 +42,28 @@ struct RegisterOperands {
 };
 inline RegisterOperands register_operands;
 
+inline uint64_t SwizzledDescriptor() {
+  return uint64_t{1} << 62 | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 16;
+}
+struct Columns : Operand {
+  bool swizzled;
+  explicit Columns(uint64_t descriptor)
+      : Operand(descriptor, true), swizzled(descriptor >> 62 == 1) {
+    if (descriptor >> 62 > 1) emulation::Fail("no such swizzle");
+  }
+  size_t At(int column, uint32_t half) const {
+    const size_t row = static_cast<size_t>(column) % 8, rows = static_cast<size_t>(column) / 8;
+    if (!swizzled) return start + 16 * row + rows * stride + half * chunk;
+    const size_t at = start + 128 * row + rows * stride + 16 * half;
+    return at ^ (at >> 7 & 7) << 4;
+  }
+};
+
 // The eight words of a column's step.
-inline std::array<uint32_t, 8> WordsOfColumn(const Operand& b, int column) {
+inline std::array<uint32_t, 8> WordsOfColumn(const Columns& b, int column) {
   std::array<uint32_t, 8> words;
   for (uint32_t chunk = 0; chunk < 2; ++chunk) {
-    const size_t at = b.start + static_cast<size_t>(column % 8 * 16) +
-                      static_cast<size_t>(column / 8) * b.stride + chunk * b.chunk;
+    const size_t at = b.At(column, chunk);
     std::memcpy(&words[4 * chunk], emulation::Shared(static_cast<uint32_t>(at), 16, 16), 16);
   }
   return words;
@@ -67,7 +83,7 @@ struct MultiplyRegisters {
         rows[half][word] = all.words[turn][thread / 4 * 4 + word % 4][half + word / 4 * 2];
       }
     }
-    const Operand b(descriptor, true);
+    const Columns b(descriptor);
     float* const to = d;
     const uint32_t* const registers = a;
     const std::array<uint32_t, 4> own = {a[0], a[1], a[2], a[3]};
@@ -81,7 +97,7 @@ struct MultiplyRegisters {
   }
 
   // This lane's share of the columns.
-  static uint64_t Sum(const Operand& b) {
+  static uint64_t Sum(const Columns& b) {
     uint64_t sum = 0;
     for (int column = threadIdx.x % emulation::kWarp; column < N; column += emulation::kWarp) {
       for (const uint32_t word : WordsOfColumn(b, column)) sum = sum * 0x9e3779b97f4a7c15u + word;
@@ -90,7 +106,7 @@ struct MultiplyRegisters {
   }
 
   static void Product(float* d, const std::array<std::array<uint32_t, 8>, 2>& rows,
-                      const Operand& b, bool accumulate) {
+                      const Columns& b, bool accumulate) {
     using Word = WordOf<Number>;
     constexpr int kDepth = 8 * Word::kValues;
     double left[2][kDepth], right[kDepth];

@@ -1,9 +1,9 @@
 // Hopper's weight gradient where the kernel is the stride: one matrix product over the pixels of
 // all images (core/gemm_wgrad_plan.h).
 //
-//     4 producer warps   copy a stage of x, as cells (the columns' operand), and of dy, as it lies
-//                        in memory; float32 cells are then rounded to TF32 where they are, each by
-//                        the thread that has copied it
+//     4 producer warps   copy a stage of x (the columns' operand) and of dy, as they lie in memory;
+//                        x in float32 is then rounded to TF32 where it is, each value by the
+//                        thread that has copied it
 //     8 consumer warps   two warpgroups with 64 rows each: their fragments of dy are gathered from
 //                        shared memory into registers, a stage ahead of the matrix instructions
 //
@@ -59,7 +59,6 @@ template <typename T, int KW, int N>
 struct Producer {
   static constexpr int kElement = sizeof(T);
   static constexpr int kStages = Tile::Stages(N), kAhead = Tile::Ahead(N);
-  static constexpr int kChunks = Tile::kStageBytes / 16;
 
   const Params& p;
   Control& control;
@@ -84,11 +83,11 @@ struct Producer {
           CopyX<4>(stage, x, first, channels);
         }
         if (p.dy_vector == 16) {
-          CopyDy<16>(stage + N * Tile::kStageBytes, first);
+          CopyDy<16>(stage + Tile::XBytes(N), first);
         } else if (p.dy_vector == 8) {
-          CopyDy<8>(stage + N * Tile::kStageBytes, first);
+          CopyDy<8>(stage + Tile::XBytes(N), first);
         } else {
-          CopyDy<4>(stage + N * Tile::kStageBytes, first);
+          CopyDy<4>(stage + Tile::XBytes(N), first);
         }
         to.Next();
       }
@@ -113,61 +112,51 @@ struct Producer {
     ptx::CopyAsyncWait<0>();  // groups without copies
   }
 
-  // A thread's copies of x: eight lanes, or with smaller vectors more, fill the eight columns of a
-  // chunk of cells, which lie on all banks; it goes on by so many groups of eight columns, and by
-  // so many chunks.
+  // A thread's copies of x: lanes side by side take the pixels of a channel's stage, a whole line
+  // of memory, whose chunks change places for the swizzle; a thread goes on by so many channels.
   template <int V>
-  struct Cells {
-    static constexpr int kPieces = 16 / V, kRest = kProducers / (8 * kPieces);
-    static constexpr int kGroupStep = kRest > kChunks ? kRest / kChunks : 1;
-    static constexpr int kChunkStep = kRest > kChunks ? kChunks : kRest;
-    int piece, column, chunk, group;
-    __device__ __forceinline__ explicit Cells(int thread)
-        : piece(thread % kPieces),
-          column(thread / kPieces % 8),
-          chunk(thread / (8 * kPieces) % kChunks),
-          group(thread / (8 * kPieces) / kChunks) {}
-    __device__ __forceinline__ uint32_t At(int the_chunk) const {
-      return the_chunk * (N * 16) + group * 128 + column * 16 + piece * V;
+  struct Lines {
+    static constexpr int kPieces = Tile::kStageBytes / V, kStep = kProducers / kPieces;
+    static_assert(kStep % 8 == 0 || kStep == 4);
+    int channel, byte;
+    __device__ __forceinline__ explicit Lines(int thread)
+        : channel(thread / kPieces), byte(thread % kPieces * V) {}
+    // Of the first channel, and from one to the next.
+    __device__ __forceinline__ uint32_t First(uint32_t stage) const {
+      return stage + channel * Tile::kStageBytes + (byte ^ (channel % 8 * 16));
+    }
+    static __device__ __forceinline__ uint32_t Next(uint32_t at) {
+      return (at + kStep * Tile::kStageBytes) ^ kStep % 8 * 16;
     }
   };
 
   template <int V>
   __device__ __forceinline__ void CopyX(uint32_t stage, const char* x, int first,
                                         int channels) const {
-    using Own = Cells<V>;
-    const Own own(thread);
-    const int channel = 8 * own.group + own.column;
-#pragma unroll
-    for (int chunk = 0; chunk < kChunks; chunk += Own::kChunkStep) {
-      uint32_t to = stage + own.At(own.chunk + chunk);
-      const int pixel = first + (16 * (own.chunk + chunk) + V * own.piece) / kElement;
-      const bool exists = pixel < p.pixels;
-      int image = pixel;
-      const int at = p.by_image.Split(image);
-      const char* from = x + image * p.x_image + channel * p.x_channel + at * int64_t{kElement};
-      const int64_t step = 8 * Own::kGroupStep * p.x_channel;
-#pragma unroll 4
-      for (int c = channel; c < channels; c += 8 * Own::kGroupStep) {
-        Copy<V>(to, from, exists);
-        to += 128 * Own::kGroupStep;
-        from += step;
-      }
+    const Lines<V> own(thread);
+    const int pixel = first + own.byte / kElement;
+    const bool exists = pixel < p.pixels;
+    int image = pixel;
+    const int at = p.by_image.Split(image);
+    const char* from = x + image * p.x_image + own.channel * p.x_channel + at * int64_t{kElement};
+    const int64_t step = own.kStep * p.x_channel;
+    uint32_t to = own.First(stage);
+#pragma unroll 8
+    for (int c = own.channel; c < channels; c += own.kStep) {
+      Copy<V>(to, from, exists);
+      to = own.Next(to);
+      from += step;
     }
   }
 
   template <int V>
   __device__ __forceinline__ void RoundX(uint32_t stage, int channels) const {
-    using Own = Cells<V>;
-    const Own own(thread);
-#pragma unroll
-    for (int chunk = 0; chunk < kChunks; chunk += Own::kChunkStep) {
-      uint32_t at = stage + own.At(own.chunk + chunk);
-#pragma unroll 4
-      for (int c = 8 * own.group + own.column; c < channels; c += 8 * Own::kGroupStep) {
-        RoundInPlace<V>(at);
-        at += 128 * Own::kGroupStep;
-      }
+    const Lines<V> own(thread);
+    uint32_t at = own.First(stage);
+#pragma unroll 8
+    for (int c = own.channel; c < channels; c += own.kStep) {
+      RoundInPlace<V>(at);
+      at = own.Next(at);
     }
   }
 
@@ -246,11 +235,11 @@ struct Consumer {
   __device__ __forceinline__ void Stage(float (&sum)[N / 2], const Fragments& own, Fragments& next,
                                         int s, Place<kStages>& place) const {
     const uint32_t x = stages + place.slot * Tile::Bytes(N);
-    const uint64_t b = wgmma::Descriptor(16 * N, 128) | (x >> 4);
+    const uint64_t b = wgmma::SwizzledDescriptor() | (x >> 4);
     wgmma::Fence();
 #pragma unroll
     for (int k = 0; k < Tile::kSteps; ++k) {
-      wgmma::MultiplyRegisters<T, N>::Run(sum, own[k], b + 2 * k * N, 1);
+      wgmma::MultiplyRegisters<T, N>::Run(sum, own[k], b + 2 * k, 1);
     }
     wgmma::Commit();
     wgmma::Wait<1>();
@@ -264,7 +253,7 @@ struct Consumer {
   }
 
   __device__ __forceinline__ void Load(Fragments& a, int slot) const {
-    const uint32_t dy = stages + slot * Tile::Bytes(N) + N * Tile::kStageBytes;
+    const uint32_t dy = stages + slot * Tile::Bytes(N) + Tile::XBytes(N);
     constexpr int kPixelsOfWord = 4 / kElement;
     const int row = RowOf(0);
     const uint32_t at =
@@ -338,7 +327,7 @@ struct Consumer {
 };
 
 // Registers of a thread: two warpgroups of consumers and one of producers have 65536.
-constexpr int kConsumerRegisters = 216, kProducerRegisters = 72;
+constexpr int kConsumerRegisters = 200, kProducerRegisters = 104;
 
 template <typename T, int KW, int N>
 __global__ void __launch_bounds__(kThreads, 1) GemmWgradKernel(const __grid_constant__ Params p) {

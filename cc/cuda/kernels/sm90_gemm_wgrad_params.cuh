@@ -64,8 +64,9 @@ struct Control {
   int64_t line[Tile::kRows];  // bytes of dy from its first channel to a line of the tile
   uint64_t full[kMostStages], empty[kMostStages];
 };
-constexpr int kControlBytes = 1280;
+constexpr int kControlBytes = 2048;
 static_assert(sizeof(Control) <= kControlBytes, "the stages start behind it");
+static_assert(kControlBytes % 1024 == 0 && Tile::Bytes(128) % 1024 == 0, "as a swizzle needs");
 
 constexpr int SharedBytes(int columns) {
   return kControlBytes + Tile::Stages(columns) * Tile::Bytes(columns);
