@@ -334,6 +334,7 @@ WIDE = (
     Case("wide_tall", 3, 16, 136, 61, 300, 3, 3, padding=(1, 1)),
     Case("wide_tall_back", 3, 136, 16, 61, 300, 3, 3, padding=(1, 1)),
     Case("wide_ragged", 2, 67, 75, 21, 200, 3, 3),
+    Case("wide_blocks", 3, 40, 72, 9, 66, 2, 2, (2, 2)),
     Case("wide_deep", 1, 80, 136, 5, 97, 5, 4, padding=((-1, 2), (3, -2))),
 )
 

@@ -127,6 +127,9 @@ transconv_cuda_library(transconv_cuda_sm90
     cc/cuda/launch/sm90_gemm.cu
     cc/cuda/launch/sm90_gemm_16bit.cu
     cc/cuda/launch/sm90_gemm_f32.cu
+    cc/cuda/launch/sm90_gemm_wgrad.cu
+    cc/cuda/launch/sm90_gemm_wgrad_16bit.cu
+    cc/cuda/launch/sm90_gemm_wgrad_f32.cu
     cc/cuda/launch/sm90_rolling_16bit.cu
     cc/cuda/launch/sm90_rolling_f32.cu
     cc/cuda/launch/sm90_rolling_f32x3.cu

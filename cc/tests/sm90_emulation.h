@@ -1,7 +1,7 @@
 // What kernels for Hopper need beyond cuda_emulation.h: a stand-in for cuda/primitives/ptx.cuh and,
-// in sm90_products.h, one for cuda/primitives/wgmma.cuh. Include both before the kernel's header;
-// CUDA's own headers are replaced by those in cuda_headers. They need -fno-strict-aliasing, as the
-// kernels' own conversions do.
+// in sm90_products.h and sm90_register_products.h, those for cuda/primitives/wgmma.cuh and
+// wgmma_registers.cuh. Include them before the kernel's header; CUDA's own headers are replaced by
+// those in cuda_headers. They need -fno-strict-aliasing, as the kernels' own conversions do.
 //
 // Whatever is asynchronous happens as late as its wait allows: copies, stores and matrix products
 // touch memory when they are waited for, in the groups in which they were committed. What is
@@ -260,13 +260,24 @@ void RegistersUp() {}
 template <int kRegisters>
 void RegistersDown() {}
 
-inline void CopyAsync4(uint32_t shared, const void* global, bool wanted) {
-  if (wanted) emulation::readable.Check(global, 4, 4);
-  uint8_t* const to = emulation::Shared(shared, 4, 4);
+template <int kBytes>
+void CopyAsync(uint32_t shared, const void* global, bool wanted) {
+  if (wanted) emulation::readable.Check(global, kBytes, kBytes);
+  uint8_t* const to = emulation::Shared(shared, kBytes, kBytes);
   emulation::Mine().copies.open.push_back([=] {
-    std::memset(to, 0, 4);
-    if (wanted) std::memcpy(to, global, 4);
+    std::memset(to, 0, kBytes);
+    if (wanted) std::memcpy(to, global, kBytes);
+    if (kBytes > 4) emulation::Mine().unfenced = true;  // cells, where single values are none yet
   });
+}
+inline void CopyAsync4(uint32_t shared, const void* global, bool wanted) {
+  CopyAsync<4>(shared, global, wanted);
+}
+inline void CopyAsync8(uint32_t shared, const void* global, bool wanted) {
+  CopyAsync<8>(shared, global, wanted);
+}
+inline void CopyAsync16(uint32_t shared, const void* global, bool wanted) {
+  CopyAsync<16>(shared, global, wanted);
 }
 inline void CopyAsyncCommit() { emulation::Mine().copies.Commit(); }
 template <int kPending>
@@ -274,11 +285,16 @@ void CopyAsyncWait() {
   emulation::Mine().copies.Wait(kPending);
 }
 
-inline float LoadShared(uint32_t shared) {
-  float v;
-  std::memcpy(&v, emulation::Shared(shared, 4, 4), 4);
+template <typename T>
+T LoadSharedAs(uint32_t shared) {
+  T v;
+  std::memcpy(&v, emulation::Shared(shared, sizeof(T), sizeof(T)), sizeof(T));
   return v;
 }
+inline float LoadShared(uint32_t shared) { return LoadSharedAs<float>(shared); }
+inline uint32_t LoadSharedWord(uint32_t shared) { return LoadSharedAs<uint32_t>(shared); }
+inline uint2 LoadShared64(uint32_t shared) { return LoadSharedAs<uint2>(shared); }
+inline uint4 LoadShared128(uint32_t shared) { return LoadSharedAs<uint4>(shared); }
 // Of cells, or parts of cells: kernels store other things without these.
 inline void StoreCells(uint32_t shared, const void* v, size_t bytes) {
   std::memcpy(emulation::Shared(shared, bytes, bytes), v, bytes);
@@ -288,6 +304,8 @@ inline void StoreShared16(uint32_t shared, uint32_t v) {
   const uint16_t half = static_cast<uint16_t>(v);
   StoreCells(shared, &half, 2);
 }
+inline void StoreSharedWord(uint32_t shared, uint32_t v) { StoreCells(shared, &v, 4); }
+inline void StoreShared64(uint32_t shared, uint2 v) { StoreCells(shared, &v, 8); }
 inline void StoreShared128(uint32_t shared, uint4 v) { StoreCells(shared, &v, 16); }
 inline void StoreShared128If(uint32_t shared, uint4 v, bool wanted) {
   if (wanted) StoreShared128(shared, v);

@@ -193,6 +193,12 @@ CANDIDATES: tuple[Candidate, ...] = (
         _all(measured.half_strips, measured.hopper_loses()),
     ),
     Candidate(
+        "cuda:sm90_gemm_wgrad",
+        (_WEIGHT,),
+        _kernel("cuda:sm90_gemm_wgrad", _hopper),
+        measured.unmeasured,
+    ),
+    Candidate(
         "cuda:sm90_wgrad_rolling",
         (_WEIGHT,),
         _kernel("cuda:sm90_wgrad_rolling", _hopper),

@@ -185,6 +185,12 @@ def portable_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None
     return "it has not been measured on this card"
 
 
+def unmeasured(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
+    """By name alone, until a run has shown where it wins."""
+    del pass_name, spec, facts
+    return "not timed on any device yet"
+
+
 def half_empty(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     """Where the Hopper weight gradient's tiles are mostly padding."""
     del pass_name, facts

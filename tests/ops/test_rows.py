@@ -50,6 +50,7 @@ def _compute_reference(case):
 _reference_of_table = functools.cache(_compute_reference)
 _reference_of_others = functools.lru_cache(maxsize=len(cases.WIDE))(_compute_reference)
 _TABLE = frozenset(cases.TABLE)
+_KERNEL_IS_STRIDE = next(case for case in cases.WIDE if case.name == "wide_blocks")
 
 
 def _reference(case):
@@ -379,6 +380,8 @@ def test_precision_classes_on_cuda(row, precision):
     case = cases.Case("precision", 4, 64, 48, 14, 13, 3, 4, (2, 2), (1, 1))
     if "rolling" in row.name:  # stride 1 and long rows are what it is for
         case = cases.WIDE[0]
+    if "gemm" in row.name:
+        case = _KERNEL_IS_STRIDE
     data, want = _reference(case)
     spec = problem(case, "cuda", precision=precision)
     arrays = cases.put(case, data, jax.devices("cuda")[0])
@@ -404,7 +407,9 @@ def test_precision_classes_on_cuda(row, precision):
     "platform", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
 )
 @pytest.mark.parametrize("row", plan.CANDIDATES, ids=lambda row: row.name)
-@pytest.mark.parametrize("kind", ["dense", "depthwise", "grouped", "wide", "wide_tf32"])
+@pytest.mark.parametrize(
+    "kind", ["dense", "depthwise", "grouped", "wide", "wide_tf32", "blocks"]
+)
 def test_rows_repeat_their_bits(platform, row, kind):
     """The same bits, ten times over: no order of addition is left open."""
     channels = {"dense": (24, 20, 1), "depthwise": (24, 24, 24), "grouped": (24, 12, 4)}
@@ -413,6 +418,9 @@ def test_rows_repeat_their_bits(platform, row, kind):
         case = cases.WIDE[0]
         if kind == "wide_tf32":
             keywords = {"precision": "default"}
+    elif kind == "blocks":
+        case = _KERNEL_IS_STRIDE
+        keywords = {"precision": "default"}
     else:
         cin, cout, groups = channels[kind]
         case = cases.Case(

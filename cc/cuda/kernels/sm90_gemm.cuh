@@ -155,12 +155,14 @@ struct Kernel {
         a[s][3] = ptx::LoadSharedWord(line + 4 * kLinePitch + kBelow);
       } else if constexpr (VALUES == 2 || sizeof(T) == 2) {
         const uint32_t line = at + 4 * s * kLinePitch;
-        ptx::LoadSharedWords(a[s][0], a[s][2], line);
-        ptx::LoadSharedWords(a[s][1], a[s][3], line + kBelow);
+        const uint2 above = ptx::LoadShared64(line), below = ptx::LoadShared64(line + kBelow);
+        a[s][0] = above.x, a[s][2] = above.y;
+        a[s][1] = below.x, a[s][3] = below.y;
       } else if (s % 2 == 0) {
         const uint32_t line = at + 2 * s * kLinePitch;
-        ptx::LoadSharedWords(a[s][0], a[s][2], a[s + 1][0], a[s + 1][2], line);
-        ptx::LoadSharedWords(a[s][1], a[s][3], a[s + 1][1], a[s + 1][3], line + kBelow);
+        const uint4 above = ptx::LoadShared128(line), below = ptx::LoadShared128(line + kBelow);
+        a[s][0] = above.x, a[s][2] = above.y, a[s + 1][0] = above.z, a[s + 1][2] = above.w;
+        a[s][1] = below.x, a[s][3] = below.y, a[s + 1][1] = below.z, a[s + 1][3] = below.w;
       }
     }
     if constexpr (sizeof(T) == 4) {

@@ -121,23 +121,21 @@ __device__ __forceinline__ void CopyAsync4(uint32_t shared, const void* global, 
                "r"(wanted ? 4u : 0u)
                : "memory");
 }
+__device__ __forceinline__ void CopyAsync8(uint32_t shared, const void* global, bool wanted) {
+  asm volatile("cp.async.ca.shared.global.L2::256B [%0], [%1], 8, %2;" ::"r"(shared), "l"(global),
+               "r"(wanted ? 8u : 0u)
+               : "memory");
+}
 __device__ __forceinline__ void CopyAsync16(uint32_t shared, const void* global, bool wanted) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
                "r"(wanted ? 16u : 0u)
                : "memory");
 }
-// 4, 8 or 16 bytes, aligned to that.
 template <int kBytes>
 __device__ __forceinline__ void CopyAsync(uint32_t shared, const void* global, bool wanted) {
-  if constexpr (kBytes == 16) {
-    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(shared),
-                 "l"(global), "r"(wanted ? 16u : 0u)
-                 : "memory");
-  } else {
-    asm volatile("cp.async.ca.shared.global.L2::256B [%0], [%1], %3, %2;" ::"r"(shared),
-                 "l"(global), "r"(wanted ? kBytes : 0), "n"(kBytes)
-                 : "memory");
-  }
+  if constexpr (kBytes == 16) CopyAsync16(shared, global, wanted);
+  if constexpr (kBytes == 8) CopyAsync8(shared, global, wanted);
+  if constexpr (kBytes == 4) CopyAsync4(shared, global, wanted);
 }
 // Arrives when all of this thread's copies so far are done; the barrier counts every thread.
 __device__ __forceinline__ void CopyAsyncArrive(uint32_t barrier) {
@@ -166,16 +164,21 @@ __device__ __forceinline__ uint32_t LoadSharedWord(uint32_t shared) {
   return v;
 }
 
-__device__ __forceinline__ void LoadSharedWords(uint32_t& a, uint32_t& b, uint32_t shared) {
-  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(a), "=r"(b) : "r"(shared) : "memory");
+__device__ __forceinline__ uint2 LoadShared64(uint32_t shared) {
+  uint2 v;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(shared) : "memory");
+  return v;
 }
-__device__ __forceinline__ void LoadSharedWords(uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d,
-                                                uint32_t shared) {
+
+__device__ __forceinline__ uint4 LoadShared128(uint32_t shared) {
+  uint4 v;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(a), "=r"(b), "=r"(c), "=r"(d)
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "r"(shared)
                : "memory");
+  return v;
 }
+
 // Four matrices of 8 x 8 16-bit values, transposed: of matrix m, lane l has (2 (l % 4), l / 4) and
 // (2 (l % 4) + 1, l / 4). Lane l gives the address of row l % 8 of matrix l / 8.
 __device__ __forceinline__ void LoadMatricesTransposed(uint32_t (&v)[4], uint32_t shared) {
@@ -191,6 +194,10 @@ __device__ __forceinline__ void StoreSharedWord(uint32_t shared, uint32_t v) {
 
 __device__ __forceinline__ void StoreShared16(uint32_t shared, uint32_t v) {
   asm volatile("st.shared.u16 [%0], %1;" ::"r"(shared), "h"(static_cast<uint16_t>(v)) : "memory");
+}
+
+__device__ __forceinline__ void StoreShared64(uint32_t shared, uint2 v) {
+  asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(shared), "r"(v.x), "r"(v.y) : "memory");
 }
 
 __device__ __forceinline__ void StoreShared128(uint32_t shared, uint4 v) {

@@ -39,6 +39,13 @@ namespace transconv::cuda::wgmma {
   "%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123," \
   "%124,%125,%126,%127"
 
+// Of a B operand whose rows of 128 bytes lie one behind the other, from a multiple of 1024 on, with
+// the 16-byte chunks of row r at chunk ^ (r % 8); a step begins 32 bytes behind the last. Rows that
+// are copied as they lie in memory are so written a whole line at a time.
+__device__ __forceinline__ uint64_t SwizzledDescriptor() {
+  return uint64_t{1} << 62 | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 16;
+}
+
 // D[64 x N] (+)= A[64 x 32 bytes] B[32 bytes x N]; `accumulate` 0 overwrites D. Operand float is
 // TF32, of which the instruction ignores the lowest 13 bits: round before.
 template <typename Operand, int N>

@@ -1,0 +1,188 @@
+// How the weight gradient as one matrix product (cuda/kernels/sm90_gemm_wgrad.cuh) cuts a problem:
+// pure C++.
+//
+// Where the kernel is the stride and nothing is cropped, every pixel of dy has one tap, and
+//
+//     dw[ci, co, ky, kx] = sum over images and pixels (py, px) of x
+//                          x[n, ci, py, px] dy[n, co, kh py + ky, kw px + kx].
+//
+// Rows of the product are the weights (co, ky, kx) of an input channel in the order of dw, columns
+// input channels, and what is summed are the pixels of all images, one behind the other. A block
+// takes kRows rows and `columns` columns of one group over its share of the stages, each of
+// kStageBytes of a channel of x.
+//
+// The plan depends on the problem alone, so that results are the same on every device.
+#ifndef TRANSCONV_CORE_GEMM_WGRAD_PLAN_H_
+#define TRANSCONV_CORE_GEMM_WGRAD_PLAN_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+#include "core/geometry.h"
+
+namespace transconv {
+
+// The tile of a block, and the shared memory of a stage: x, one line of memory to a channel, and
+// behind it lines of dy, each the pixels of one (co, ky).
+struct GemmWgradTile {
+  static constexpr int kRows = 128;
+  static constexpr int kStageBytes = 128;  // of pixels of one channel of x
+  static constexpr int kSteps = 4;         // matrix instructions of a stage
+  static constexpr int kMostTaps = 8;      // kx
+  static constexpr int kDyBytes = 18432;   // the largest of LinePitch * lines
+
+  static constexpr int Pixels(int element) { return kStageBytes / element; }
+  static constexpr int Lines(int taps_w) { return kRows / taps_w; }
+  // Bytes between lines, so that what a warp reads at a time comes from different banks.
+  static constexpr int LinePitch(int taps_w) {
+    return kStageBytes * taps_w + (taps_w == 2 ? 32 : taps_w == 4 ? 64 : 16);
+  }
+  static constexpr int XBytes(int columns) { return columns * kStageBytes; }
+  static constexpr int Bytes(int columns) { return XBytes(columns) + kDyBytes; }
+  static constexpr int Stages(int columns) { return columns == 256 ? 4 : 6; }
+  // Stages that are copied while others are converted and multiplied.
+  static constexpr int Ahead(int columns) { return columns == 256 ? 2 : 4; }
+};
+
+struct GemmWgradPlan {
+  const char* reason = nullptr;
+  Axis h, w;  // rows are merged where they follow one another on both sides
+  int columns = 256;
+  int64_t rows = 1, lines = 1;                // of one group
+  int64_t row_blocks = 1, column_blocks = 1;  // of one group
+  int64_t blocks = 1;                         // of one split
+  int64_t stages = 1, per_split = 1, splits = 1;
+  int x_vector = 16, dy_vector = 16;  // bytes of one copy, where tensors start on as many
+  double cycles = 0;                  // predicted, of an H200
+
+  int64_t image() const { return h.in * w.in; }  // pixels
+};
+
+namespace gemm_wgrad {
+
+constexpr int64_t kMultiprocessors = 132;  // a constant: see above
+// Steps that one sum may take: the tensor cores cut off what float32 would round, 2^-25 of the sum
+// in the mean at every step.
+constexpr int64_t kMostSummed = 2048;
+constexpr int64_t kMostSlotBytes = int64_t{1} << 30;
+
+inline const char* Refuses(const Problem& q) {
+  for (const Axis* a : {&q.h, &q.w}) {
+    if (a->kernel != a->stride || (a->dilation != 1 && a->kernel > 1)) {
+      return "needs a kernel that is the stride";
+    }
+    if (a->crop_lo != 0 || a->out != a->in * a->stride) {
+      return "takes neither a crop nor output padding";
+    }
+  }
+  if (q.layout != Layout::kNCHW) return "reads pixels of one channel: NCHW alone";
+  return nullptr;
+}
+
+// The most bytes of one copy, where `bytes` are neighbours.
+inline int Vector(int64_t bytes) {
+  for (int v = 16; v > 2; v /= 2) {
+    if (bytes % v == 0) return v;
+  }
+  return 0;
+}
+
+// What a launch takes with this many columns and splits; fills in the rest of the plan.
+inline double Cost(const Problem& q, int columns, int64_t splits, GemmWgradPlan* p) {
+  using Tile = GemmWgradTile;
+  p->columns = columns;
+  p->row_blocks = CeilDiv(p->rows, Tile::kRows);
+  p->column_blocks = CeilDiv(q.in_per_group(), columns);
+  p->blocks = q.groups * p->row_blocks * p->column_blocks;
+  p->per_split = CeilDiv(p->stages, splits);
+  p->splits = CeilDiv(p->stages, p->per_split);
+  // The second-level cache gives a multiprocessor so many bytes a cycle; a step of 64 rows takes
+  // half as many cycles as it has columns.
+  constexpr double kBytes = 24;
+  const double loads = (Tile::kRows + columns) * Tile::kStageBytes / kBytes;
+  const double products = Tile::kSteps * columns;
+  constexpr double kBlock = 4000;  // until the first stage is there, and for the sums
+  const int64_t waves = CeilDiv(p->blocks * p->splits, kMultiprocessors);
+  // Sums of splits are written, and read again by another kernel.
+  constexpr double kSlotBytes = 1500, kSecond = 4000;
+  const double weights = static_cast<double>(q.in_channels * p->rows);
+  const double slots =
+      p->splits == 1 ? 0 : kSecond + 8 * weights * static_cast<double>(p->splits) / kSlotBytes;
+  const double own = static_cast<double>(p->per_split) * std::max(loads, products);
+  return static_cast<double>(waves) * (own + kBlock) + slots;
+}
+
+}  // namespace gemm_wgrad
+
+// `element`: bytes.
+inline GemmWgradPlan PlanGemmWgrad(const Problem& q, int element) {
+  using Tile = GemmWgradTile;
+  GemmWgradPlan p;
+  p.reason = gemm_wgrad::Refuses(q);
+  if (p.reason != nullptr) return p;
+  p.h = q.h;
+  p.w = q.w;
+  if (p.w.in == 1 && p.w.kernel == 1) std::swap(p.h, p.w);
+  if (p.h.kernel == 1) {
+    for (int64_t Axis::* size : {&Axis::in, &Axis::out}) {
+      p.w.*size *= p.h.*size;
+      p.h.*size = 1;
+    }
+  }
+  const int64_t kw = p.w.kernel;
+  if (kw > Tile::kMostTaps || Tile::kRows % kw != 0) {
+    p.reason = "needs a stride of 1, 2, 4 or 8 along rows";
+    return p;
+  }
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  const int64_t pixels = q.batch * p.image();
+  p.lines = q.out_per_group() * p.h.kernel;
+  p.rows = p.lines * kw;
+  if (pixels == 0) {
+    p.reason = "there are no pixels";
+    return p;
+  }
+  // A stage behind the last pixel is still counted.
+  if (p.image() > kMost / 2 || pixels > kMost / 2 || p.rows > kMost / 2 || q.in_channels > kMost) {
+    p.reason = "more than 2^30 pixels or weights of a channel";
+    return p;
+  }
+  p.x_vector = gemm_wgrad::Vector(p.image() * element);
+  p.dy_vector = gemm_wgrad::Vector(p.w.out * element);
+  if (std::min(p.x_vector, p.dy_vector) < 4) {
+    p.reason = "copies no less than 4 bytes: 16-bit images and rows of odd sizes";
+    return p;
+  }
+  p.stages = CeilDiv(pixels, Tile::Pixels(element));
+
+  const int64_t fewest =
+      std::min(p.stages, CeilDiv(p.stages * Tile::kSteps, gemm_wgrad::kMostSummed));
+  const int64_t slot = 4 * q.in_channels * p.rows;
+  if (fewest > 1 && fewest * slot > gemm_wgrad::kMostSlotBytes) {
+    p.reason = "sums of parts of the pixels exceed a gigabyte";
+    return p;
+  }
+  double least = std::numeric_limits<double>::infinity();
+  std::pair<int, int64_t> best;
+  for (const int columns : {256, 128}) {
+    if (columns == 256 && q.in_per_group() <= 128) continue;
+    gemm_wgrad::Cost(q, columns, 1, &p);
+    const int64_t fill = gemm_wgrad::kMultiprocessors / p.blocks + 4;
+    for (int64_t splits = fewest; splits <= std::min(p.stages, std::max(fill, fewest)); ++splits) {
+      if (splits > fewest && splits * slot > gemm_wgrad::kMostSlotBytes) break;
+      const double cost = gemm_wgrad::Cost(q, columns, splits, &p);
+      if (cost >= least) continue;
+      least = cost;
+      best = {columns, splits};
+    }
+  }
+  p.cycles = gemm_wgrad::Cost(q, best.first, best.second, &p);
+  if (p.blocks * p.splits > kMost) p.reason = "more than 2^31 blocks";
+  return p;
+}
+
+}  // namespace transconv
+
+#endif  // TRANSCONV_CORE_GEMM_WGRAD_PLAN_H_

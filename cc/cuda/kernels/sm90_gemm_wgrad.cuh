@@ -1,0 +1,358 @@
+// Hopper's weight gradient where the kernel is the stride: one matrix product over the pixels of
+// all images (core/gemm_wgrad_plan.h).
+//
+//     4 producer warps   copy a stage of x (the columns' operand) and of dy, as they lie in memory;
+//                        x in float32 is then rounded to TF32 where it is, each value by the
+//                        thread that has copied it
+//     8 consumer warps   two warpgroups with 64 rows each: their fragments of dy are gathered from
+//                        shared memory into registers, a stage ahead of the matrix instructions
+//
+// Neighbours in dy's rows are the taps kx of one pixel, so a fragment's pixels are kw elements
+// apart. The rows of a tile are dealt to lanes in pairs of neighbouring kx, which one load brings
+// and one store takes.
+//
+// Pixels behind the last one are zeros on both sides. Rows and columns that do not exist hold
+// anything: no sum but their own meets them, and that is not stored.
+#ifndef TRANSCONV_CUDA_KERNELS_SM90_GEMM_WGRAD_CUH_
+#define TRANSCONV_CUDA_KERNELS_SM90_GEMM_WGRAD_CUH_
+
+#include <cstdint>
+
+#include "core/gemm_wgrad_plan.h"
+#include "cuda/kernels/sm90_gemm_wgrad_params.cuh"
+#include "cuda/primitives/ptx.cuh"
+#include "cuda/primitives/shared_memory.cuh"
+#include "cuda/primitives/tf32.cuh"
+#include "cuda/primitives/wgmma.cuh"
+#include "cuda/primitives/wgmma_registers.cuh"
+
+namespace transconv::cuda::sm90_gemm_wgrad {
+
+__device__ __forceinline__ uint32_t RoundToTf32(uint32_t bits) {
+  return __float_as_uint(tf32::Element<float>::Load(__uint_as_float(bits)));
+}
+
+template <int V>
+__device__ __forceinline__ void RoundInPlace(uint32_t shared) {
+  if constexpr (V == 16) {
+    const uint4 v = ptx::LoadShared128(shared);
+    ptx::StoreShared128(
+        shared, make_uint4(RoundToTf32(v.x), RoundToTf32(v.y), RoundToTf32(v.z), RoundToTf32(v.w)));
+  }
+  if constexpr (V == 8) {
+    const uint2 v = ptx::LoadShared64(shared);
+    ptx::StoreShared64(shared, make_uint2(RoundToTf32(v.x), RoundToTf32(v.y)));
+  }
+  if constexpr (V == 4) {
+    ptx::StoreSharedWord(shared, RoundToTf32(ptx::LoadSharedWord(shared)));
+  }
+}
+
+template <typename T, int KW, int N>
+struct Producer {
+  static constexpr int kElement = sizeof(T);
+  static constexpr int kStages = Tile::Stages(N), kAhead = Tile::Ahead(N);
+
+  const Params& p;
+  Control& control;
+  const Work& work;
+  const uint32_t stages;  // shared address
+  const int thread;       // of the producers
+
+  __device__ void Run() const {
+    Place<kStages> to, from;
+    const int channels = min(N, p.in_per_group - work.column);
+    const char* const x = p.x + (work.group * int64_t{p.in_per_group} + work.column) * p.x_channel;
+    for (int s = 0; s < work.count + kAhead; ++s) {
+      if (s < work.count) {
+        ptx::BarrierWait(ptx::SharedAddress(&control.empty[to.slot]), to.parity ^ 1);
+        const uint32_t stage = stages + to.slot * Tile::Bytes(N);
+        const int first = (work.first + s) * Tile::Pixels(kElement);
+        if (p.x_vector == 16) {
+          CopyX<16>(stage, x, first, channels);
+        } else if (p.x_vector == 8) {
+          CopyX<8>(stage, x, first, channels);
+        } else {
+          CopyX<4>(stage, x, first, channels);
+        }
+        if (p.dy_vector == 16) {
+          CopyDy<16>(stage + Tile::XBytes(N), first);
+        } else if (p.dy_vector == 8) {
+          CopyDy<8>(stage + Tile::XBytes(N), first);
+        } else {
+          CopyDy<4>(stage + Tile::XBytes(N), first);
+        }
+        to.Next();
+      }
+      ptx::CopyAsyncCommit();
+      if (s < kAhead) continue;
+      ptx::CopyAsyncWait<kAhead>();
+      if constexpr (kElement == 4) {
+        const uint32_t stage = stages + from.slot * Tile::Bytes(N);
+        if (p.x_vector == 16) {
+          RoundX<16>(stage, channels);
+        } else if (p.x_vector == 8) {
+          RoundX<8>(stage, channels);
+        } else {
+          RoundX<4>(stage, channels);
+        }
+      }
+      ptx::FenceAsync();
+      __syncwarp();
+      if (thread % 32 == 0) ptx::BarrierArrive(ptx::SharedAddress(&control.full[from.slot]));
+      from.Next();
+    }
+    ptx::CopyAsyncWait<0>();  // groups without copies
+  }
+
+  // A thread's copies of x: lanes side by side take the pixels of a channel's stage, a whole line
+  // of memory, whose chunks change places for the swizzle; a thread goes on by so many channels.
+  template <int V>
+  struct Lines {
+    static constexpr int kPieces = Tile::kStageBytes / V, kStep = kProducers / kPieces;
+    static_assert(kStep % 8 == 0 || kStep == 4);
+    int channel, byte;
+    __device__ __forceinline__ explicit Lines(int thread)
+        : channel(thread / kPieces), byte(thread % kPieces * V) {}
+    // Of the first channel, and from one to the next.
+    __device__ __forceinline__ uint32_t First(uint32_t stage) const {
+      return stage + channel * Tile::kStageBytes + (byte ^ (channel % 8 * 16));
+    }
+    static __device__ __forceinline__ uint32_t Next(uint32_t at) {
+      return (at + kStep * Tile::kStageBytes) ^ kStep % 8 * 16;
+    }
+  };
+
+  template <int V>
+  __device__ __forceinline__ void CopyX(uint32_t stage, const char* x, int first,
+                                        int channels) const {
+    const Lines<V> own(thread);
+    const int pixel = first + own.byte / kElement;
+    const bool exists = pixel < p.pixels;
+    int image = pixel;
+    const int at = p.by_image.Split(image);
+    const char* from = x + image * p.x_image + own.channel * p.x_channel + at * int64_t{kElement};
+    const int64_t step = own.kStep * p.x_channel;
+    uint32_t to = own.First(stage);
+#pragma unroll 8
+    for (int c = own.channel; c < channels; c += own.kStep) {
+      ptx::CopyAsync<V>(to, from, exists);
+      to = own.Next(to);
+      from += step;
+    }
+  }
+
+  template <int V>
+  __device__ __forceinline__ void RoundX(uint32_t stage, int channels) const {
+    const Lines<V> own(thread);
+    uint32_t at = own.First(stage);
+#pragma unroll 8
+    for (int c = own.channel; c < channels; c += own.kStep) {
+      RoundInPlace<V>(at);
+      at = own.Next(at);
+    }
+  }
+
+  // Neighbouring lanes copy neighbouring vectors of a line.
+  template <int V>
+  __device__ __forceinline__ void CopyDy(uint32_t stage, int first) const {
+    constexpr int kVectors = Tile::kStageBytes * KW / V;  // of a line
+    constexpr int kPixel = KW * kElement;
+    constexpr int kLineStep = kVectors < kProducers ? kProducers / kVectors : 1;
+    const int lines = min(Tile::Lines(KW), p.lines - work.row / KW);
+#pragma unroll
+    for (int begin = 0; begin < kVectors; begin += kProducers) {
+      const int vector = thread % kVectors + begin;
+      const int pixel = first + vector * V / kPixel;
+      const bool exists = pixel < p.pixels;
+      int image = pixel;
+      int row = p.by_image.Split(image);
+      const int column = p.by_row.Split(row);
+      const char* const from = p.dy + image * p.dy_image + row * p.dy_row +
+                               column * int64_t{kPixel} + vector * V % kPixel;
+      int line = kVectors < kProducers ? thread / kVectors : 0;
+      uint32_t to = stage + line * Tile::LinePitch(KW) + vector * V;
+#pragma unroll 4
+      for (; line < lines; line += kLineStep) {
+        ptx::CopyAsync<V>(to, from + control.line[line], exists);
+        to += kLineStep * Tile::LinePitch(KW);
+      }
+    }
+  }
+};
+
+template <typename T, int KW, int N>
+struct Consumer {
+  static constexpr int kElement = sizeof(T);
+  static constexpr int kStages = Tile::Stages(N);
+  static constexpr int kPitch = Tile::LinePitch(KW);
+  static constexpr int kPixel = KW * kElement;
+  static constexpr int kStepPixels = Tile::Pixels(kElement) / Tile::kSteps;
+  using Fragments = uint32_t[Tile::kSteps][4];
+
+  const Params& p;
+  Control& control;
+  const Work& work;
+  const uint32_t stages;  // shared address
+  const int warp, lane;   // of the consumers
+
+  // The row of the tile of this lane's first or second one: neighbours, if there are several kx.
+  __device__ __forceinline__ int RowOf(int half) const {
+    return KW == 1 ? 16 * warp + lane / 4 + 8 * half : 16 * warp + lane / 4 * 2 + half;
+  }
+
+  __device__ void Run() const {
+    float sum[N / 2];
+    Fragments even, odd;
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i) sum[i] = 0.f;
+    wgmma::Pin(sum);
+    Place<kStages> place;
+    ptx::BarrierWait(ptx::SharedAddress(&control.full[0]), 0);
+    Load(even, 0);
+    for (int s = 0; s < work.count; s += 2) {
+      Stage(sum, even, odd, s, place);
+      if (s + 1 < work.count) Stage(sum, odd, even, s + 1, place);
+    }
+    wgmma::Wait<0>();
+    wgmma::Pin(sum);
+    if (p.slots != nullptr) {
+      Store(sum, p.slots + work.split * p.weights, true);
+    } else {
+      Store(sum, static_cast<T*>(p.dw), p.pairs);
+    }
+  }
+
+  // Starts the products of stage s, and while they run loads the fragments of the next one: into
+  // the registers of the one before, which is waited for.
+  __device__ __forceinline__ void Stage(float (&sum)[N / 2], const Fragments& own, Fragments& next,
+                                        int s, Place<kStages>& place) const {
+    const uint32_t x = stages + place.slot * Tile::Bytes(N);
+    const uint64_t b = wgmma::SwizzledDescriptor() | (x >> 4);
+    wgmma::Fence();
+#pragma unroll
+    for (int k = 0; k < Tile::kSteps; ++k) {
+      wgmma::MultiplyRegisters<T, N>::Run(sum, own[k], b + 2 * k, 1);
+    }
+    wgmma::Commit();
+    wgmma::Wait<1>();
+    const int before = place.slot == 0 ? kStages - 1 : place.slot - 1;
+    if (s > 0 && lane == 0) ptx::BarrierArrive(ptx::SharedAddress(&control.empty[before]));
+    place.Next();
+    if (s + 1 < work.count) {
+      ptx::BarrierWait(ptx::SharedAddress(&control.full[place.slot]), place.parity);
+      Load(next, place.slot);
+    }
+  }
+
+  __device__ __forceinline__ void Load(Fragments& a, int slot) const {
+    const uint32_t dy = stages + slot * Tile::Bytes(N) + Tile::XBytes(N);
+    constexpr int kPixelsOfWord = 4 / kElement;
+    const int row = RowOf(0);
+    const uint32_t at =
+        dy + row / KW * kPitch + row % KW * kElement + lane % 4 * (kPixelsOfWord * kPixel);
+#pragma unroll
+    for (int k = 0; k < Tile::kSteps; ++k) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {  // of the step's pixels
+        const uint32_t from = at + (2 * k + half) * (kStepPixels / 2 * kPixel);
+        LoadPair(a[k][2 * half], a[k][2 * half + 1], from);
+      }
+    }
+  }
+
+  // The words of two rows.
+  __device__ __forceinline__ void LoadPair(uint32_t& first, uint32_t& second, uint32_t from) const {
+    if constexpr (KW == 1) {
+      first = ptx::LoadSharedWord(from);
+      second = ptx::LoadSharedWord(from + 8 * kPitch);
+    } else if constexpr (kElement == 4) {
+      const uint2 v = ptx::LoadShared64(from);
+      first = v.x;
+      second = v.y;
+    } else {
+      // Two pixels of two kx each.
+      uint2 v;
+      if constexpr (KW == 2) {
+        v = ptx::LoadShared64(from);
+      } else {
+        v = make_uint2(ptx::LoadSharedWord(from), ptx::LoadSharedWord(from + kPixel));
+      }
+      first = __byte_perm(v.x, v.y, 0x5410);
+      second = __byte_perm(v.x, v.y, 0x7632);
+    }
+    if constexpr (kElement == 4) {
+      first = RoundToTf32(first);
+      second = RoundToTf32(second);
+    }
+  }
+
+  // To [channel of x][row], in pairs of rows where `pairs` allows it.
+  template <typename Out>
+  __device__ __forceinline__ void Store(const float (&sum)[N / 2], Out* to, bool pairs) const {
+    struct alignas(2 * sizeof(Out)) Pair {
+      Out first, second;
+    };
+    const int row = work.row + RowOf(0);
+    const int channels = p.in_per_group - work.column - lane % 4 * 2;
+    Out* const own =
+        to + (work.group * int64_t{p.in_per_group} + work.column + lane % 4 * 2) * p.rows + row;
+#pragma unroll
+    for (int j = 0; j < N / 8; ++j) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        if (8 * j + e >= channels) continue;
+        Out* const at = own + (8 * j + e) * int64_t{p.rows};
+        const Out first = static_cast<Out>(sum[4 * j + e]);
+        const Out second = static_cast<Out>(sum[4 * j + 2 + e]);
+        if constexpr (KW > 1) {
+          if (pairs) {
+            if (row < p.rows) *reinterpret_cast<Pair*>(at) = Pair{first, second};
+            continue;
+          }
+        }
+        constexpr int kSecond = KW == 1 ? 8 : 1;
+        if (row < p.rows) at[0] = first;
+        if (row + kSecond < p.rows) at[kSecond] = second;
+      }
+    }
+  }
+};
+
+// Registers of a thread: two warpgroups of consumers and one of producers have 65536.
+constexpr int kConsumerRegisters = 200, kProducerRegisters = 104;
+
+template <typename T, int KW, int N>
+__global__ void __launch_bounds__(kThreads, 1) GemmWgradKernel(const __grid_constant__ Params p) {
+  uint8_t* const shared = SharedMemory();
+  Control& control = *reinterpret_cast<Control*>(shared);
+  const uint32_t stages = ptx::SharedAddress(shared) + kControlBytes;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int warp = __shfl_sync(0xffffffffu, thread / 32, 0);
+  const Work work(p, N);
+  if (thread == 0) {
+    for (int i = 0; i < Tile::Stages(N); ++i) {
+      ptx::BarrierInit(ptx::SharedAddress(&control.full[i]), kProducerWarps);
+      ptx::BarrierInit(ptx::SharedAddress(&control.empty[i]), kConsumerWarps);
+    }
+    ptx::BarrierInitFence();
+  }
+  if (thread < Tile::Lines(KW)) {
+    int channel = work.row / KW + thread;
+    const int tap = p.by_tap.Split(channel);
+    control.line[thread] =
+        (work.group * int64_t{p.out_per_group} + channel) * p.dy_channel + tap * p.dy_line;
+  }
+  __syncthreads();
+  if (warp < kProducerWarps) {
+    ptx::RegistersDown<kProducerRegisters>();
+    Producer<T, KW, N>{p, control, work, stages, thread}.Run();
+  } else {
+    ptx::RegistersUp<kConsumerRegisters>();
+    Consumer<T, KW, N>{p, control, work, stages, warp - kProducerWarps, thread % 32}.Run();
+  }
+}
+
+}  // namespace transconv::cuda::sm90_gemm_wgrad
+
+#endif  // TRANSCONV_CUDA_KERNELS_SM90_GEMM_WGRAD_CUH_
