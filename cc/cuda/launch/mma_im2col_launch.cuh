@@ -6,6 +6,7 @@
 
 #include "core/im2col_forward_plan.h"
 #include "core/im2col_plan.h"
+#include "core/im2col_wgrad_pixels_plan.h"
 #include "cuda/call.h"
 #include "cuda/launch/mma_launch.cuh"
 
@@ -28,6 +29,8 @@ Im2colLimits LimitsFor(const void* source) {
 // One for each pass, in a file of its own so that they compile side by side.
 cudaError_t LaunchForward(const Call& call, const Im2colForwardPlan& plan);
 cudaError_t LaunchGradInput(const Call& call, const Im2colPlan& plan);
+// The sums of splits of the weight gradient, to the workspace.
+cudaError_t LaunchPixelsWgrad(const Call& call, const PixelsWgradPlan& plan);
 
 }  // namespace transconv::cuda::im2col
 

@@ -22,6 +22,11 @@ __device__ __forceinline__ float LoadFloat(SharedPlace from) {
   asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(from) : "memory");
   return v;
 }
+__device__ __forceinline__ uint32_t LoadWord(SharedPlace from) {
+  uint32_t v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(from) : "memory");
+  return v;
+}
 
 }  // namespace transconv::cuda
 
