@@ -25,14 +25,10 @@
 
 #include "core/geometry.h"
 #include "core/im2col_box.h"
+#include "core/im2col_pixels_plan.h"
 #include "core/im2col_wgrad_plan.h"
 
 namespace transconv {
-
-// One axis of a tile: positions of x, how many tiles cover the image, and what taps reach of dy.
-struct PixelsAxis {
-  int size = 1, tiles = 1, halo = 1;
-};
 
 struct PixelsWgradPlan {
   static constexpr int kWarps = kBoxThreads / 32;

@@ -133,7 +133,14 @@ inline unsigned char* SharedMemory() {
 using SharedPlace = const char*;
 inline SharedPlace PlaceOf(const void* p) { return static_cast<const char*>(p); }
 inline float LoadFloat(SharedPlace from) { return *reinterpret_cast<const float*>(from); }
-inline uint32_t LoadWord(SharedPlace from) { return *reinterpret_cast<const uint32_t*>(from); }
+inline uint32_t LoadWord(SharedPlace from) {
+  if (reinterpret_cast<uintptr_t>(from) % 4 != 0) emulation::Fail("a word is not aligned");
+  return *reinterpret_cast<const uint32_t*>(from);
+}
+inline void LoadWords(uint32_t (&v)[4], SharedPlace from) {
+  if (reinterpret_cast<uintptr_t>(from) % 16 != 0) emulation::Fail("words are not aligned");
+  std::memcpy(v, from, 16);
+}
 
 }  // namespace transconv::cuda
 #define TRANSCONV_CUDA_PRIMITIVES_SHARED_MEMORY_CUH_
@@ -199,6 +206,12 @@ void Multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
       d[i] += value(row[k / 8 * 2 + i / 2]) * value(column[4 + k / 8]);
     }
   }
+}
+
+template <typename Operand>
+uint32_t Pack(float first, float second) {
+  return uint32_t{static_cast<uint16_t>(Operand::Round(first))} |
+         uint32_t{static_cast<uint16_t>(Operand::Round(second))} << 16;
 }
 
 }  // namespace transconv::cuda::mma

@@ -25,6 +25,7 @@
 #include "core/divider.h"
 #include "core/geometry.h"
 #include "core/im2col_wgrad_pixels_plan.h"
+#include "cuda/kernels/im2col_pixels.cuh"
 #include "cuda/primitives/copy_async.cuh"
 #include "cuda/primitives/mma.cuh"
 #include "cuda/primitives/shared_memory.cuh"
@@ -36,11 +37,12 @@ using transconv::pixels_wgrad::kStep;
 
 struct Params {
   PixelsWgradPlan plan;
-  int64_t x_batch, dy_batch;  // elements of an image
-  int x_row, dy_row;          // and of a row
-  int in_channels, out_channels, kernel_h, kernel_w;
-  int rows, columns, dy_rows;
-  int stride_h, stride_w, dilation_h, dilation_w, crop_h, crop_w;
+  pixels::Image dy;
+  int64_t x_batch;  // elements of an image
+  int x_row;        // and of a row
+  int in_channels, kernel_h, kernel_w;
+  int rows, columns;  // of x
+  int dilation_h, dilation_w;
   Divider by_in, by_tile_w, by_tile_h;        // a block's and a tile's index
   Divider by_chunks, by_columns, by_vectors;  // what threads copy
   Divider by_halo_w, by_stride_w, by_steps_w;
@@ -48,10 +50,7 @@ struct Params {
   Divider by_warps_m, by_warps_n;
 };
 
-// A tile's place.
-struct Tile {
-  int image, row, column;
-};
+using pixels::Tile;
 __device__ __forceinline__ Tile TileOf(int64_t index, const Params& p) {
   Tile t;
   t.image = static_cast<int>(index);
@@ -99,58 +98,22 @@ __device__ __forceinline__ void CopyX(uint16_t* to, const uint16_t* __restrict__
   }
 }
 
-// Elements that a tile's rows of dy start before the tile.
-__device__ __forceinline__ int ShiftOf(const Tile& t, const Params& p) {
-  const int first = (t.column * p.stride_w - p.crop_w) * p.out_channels;
-  return first & (p.plan.vector / 2 - 1);
-}
-
-// What a tile's taps reach of dy, as it is in the image. A vector is inside of its row or outside.
-template <int kBytes>
-__device__ __forceinline__ void CopyDyVectors(uint16_t* to, const uint16_t* __restrict__ dy,
-                                              const Tile& t, const Params& p) {
-  constexpr int kElements = kBytes / 2;
-  const PixelsWgradPlan& g = p.plan;
-  const int first = (t.column * p.stride_w - p.crop_w) * p.out_channels - ShiftOf(t, p);
-  const int first_row = t.row * p.stride_h - p.crop_h;
-  const uint16_t* const from = dy + t.image * p.dy_batch;
-  const int count = g.h.halo * g.vectors;
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
-    int row = i;
-    const int at = first + p.by_vectors.Split(row) * kElements;
-    row += first_row;
-    const bool wanted = static_cast<unsigned>(row) < static_cast<unsigned>(p.dy_rows) &&
-                        static_cast<unsigned>(at) < static_cast<unsigned>(p.dy_row);
-    CopyAsyncBytes<kBytes>(to + i * kElements, from + (wanted ? row * p.dy_row + at : 0), wanted);
-  }
-}
-__device__ __forceinline__ void CopyDy(uint16_t* to, const uint16_t* __restrict__ dy, const Tile& t,
-                                       const Params& p) {
-  if (p.plan.vector == 16) {
-    CopyDyVectors<16>(to, dy, t, p);
-  } else if (p.plan.vector == 8) {
-    CopyDyVectors<8>(to, dy, t, p);
-  } else {
-    CopyDyVectors<4>(to, dy, t, p);
-  }
-}
-
-// Takes it apart into planes.
+// Takes a tile's rows of dy apart into planes.
 __device__ __forceinline__ void TakeApart(uint16_t* to, const uint16_t* from, const Tile& t,
                                           const Params& p) {
   const PixelsWgradPlan& g = p.plan;
   const int count = g.h.halo * g.w.halo, row_from = g.vectors * (g.vector / 2);
-  from += ShiftOf(t, p);
+  from += pixels::ShiftOf(t, g.vector, p.dy);
   for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
     int row = i;
     int column = p.by_halo_w.Split(row);
-    const uint16_t* const pixel = from + (row * row_from + column * p.out_channels);
+    const uint16_t* const pixel = from + (row * row_from + column * p.dy.channels);
     const int residue = p.by_stride_w.Split(column);
     uint16_t* const place = to + (row * g.row + residue * g.residue + column);
     // The first column is not read in the shifted copy.
     const int second = g.copy != 0 && column > 0 ? g.copy - 1 : 0;
 #pragma unroll 3
-    for (int c = 0; c < p.out_channels; ++c) {
+    for (int c = 0; c < p.dy.channels; ++c) {
       const uint16_t v = pixel[c];
       place[c * g.channel] = v;
       place[c * g.channel + second] = v;
@@ -235,7 +198,8 @@ __global__ void __launch_bounds__(kThreads, 2)
       CopyX(box(x_boxes, g.x_bytes, next), x, TileOf(next, p), left_in, p);
     }
     if (index + 2 < last) {
-      CopyDy(box(dy_boxes, g.dy_bytes, index), dy, TileOf(index + 2, p), p);
+      pixels::CopyRows(dy_boxes + (index & 1) * g.dy_bytes, dy, TileOf(index + 2, p), g.h.halo,
+                       g.vectors, g.vector, g.vectors * g.vector, p.by_vectors, p.dy);
     }
     if (next >= first && next < last) {
       TakeApart(box(planes, g.planes_bytes, next), box(dy_boxes, g.dy_bytes, next), TileOf(next, p),
@@ -250,7 +214,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       int row = i;
       const int column = p.by_steps_w.Split(row) * kStep;
       const SharedPlace step_x = from + (row * g.w.size + column) * g.pixel;
-      const SharedPlace step_dy = from_dy + 2 * (row * p.stride_h * g.row + column);
+      const SharedPlace step_dy = from_dy + 2 * (row * p.dy.stride_h * g.row + column);
       const int left = p.columns - tile.column - column;
       if (left >= kStep) {
         AddStep<Operand, true>(sum, step_x, step_dy, at, 0);
@@ -298,23 +262,16 @@ inline Params MakeParams(const Problem& problem, const PixelsWgradPlan& plan) {
   const Problem q = transconv::im2col_wgrad::ColumnAsRow(problem);
   Params p{};
   p.plan = plan;
+  p.dy = pixels::ImageOfY(q);
   p.x_row = static_cast<int>(q.w.in * q.in_channels);
-  p.dy_row = static_cast<int>(q.w.out * q.out_channels);
   p.x_batch = q.h.in * p.x_row;
-  p.dy_batch = q.h.out * p.dy_row;
   p.in_channels = static_cast<int>(q.in_channels);
-  p.out_channels = static_cast<int>(q.out_channels);
   p.kernel_h = static_cast<int>(q.h.kernel);
   p.kernel_w = static_cast<int>(q.w.kernel);
   p.rows = static_cast<int>(q.h.in);
   p.columns = static_cast<int>(q.w.in);
-  p.dy_rows = static_cast<int>(q.h.out);
-  p.stride_h = static_cast<int>(q.h.stride);
-  p.stride_w = static_cast<int>(q.w.stride);
   p.dilation_h = static_cast<int>(q.h.dilation);
   p.dilation_w = static_cast<int>(q.w.dilation);
-  p.crop_h = static_cast<int>(q.h.crop_lo);
-  p.crop_w = static_cast<int>(q.w.crop_lo);
   p.by_in = Divider(plan.in_blocks);
   p.by_tile_w = Divider(plan.w.tiles);
   p.by_tile_h = Divider(plan.h.tiles);

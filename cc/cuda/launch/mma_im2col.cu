@@ -21,13 +21,20 @@ const char* MakeForward(const Problem& problem, Pass pass, DType dtype, Im2colFo
   *plan = PlanIm2colForward(problem, static_cast<int>(ByteWidth(dtype)));
   return plan->reason;
 }
-const char* MakeGradInput(const Problem& problem, Pass pass, DType dtype, Im2colPlan* plan) {
+
+struct GradInputPlans {
+  Im2colPlan shifted;
+  PixelsInputPlan pixels;  // in its place if there is one and both images are aligned
+};
+const char* MakeGradInput(const Problem& problem, Pass pass, DType dtype, GradInputPlans* plans) {
   if (const char* reason = Refuses(pass, problem, dtype)) return reason;
-  *plan = PlanIm2colGradInput(problem, static_cast<int>(ByteWidth(dtype)));
-  return plan->reason;
+  plans->shifted = PlanIm2colGradInput(problem, static_cast<int>(ByteWidth(dtype)));
+  plans->pixels.reason = "takes 16 bits alone";
+  if (ByteWidth(dtype) == 2) plans->pixels = PlanPixelsInput(problem);
+  return plans->shifted.reason;
 }
 constexpr auto ForwardPlan = PlanOf<Im2colForwardPlan, MakeForward>;
-constexpr auto GradInputPlan = PlanOf<Im2colPlan, MakeGradInput>;
+constexpr auto GradInputPlan = PlanOf<GradInputPlans, MakeGradInput>;
 
 const char* Supports(Pass pass, const Problem& problem, DType dtype) {
   return pass == Pass::kForward ? ForwardPlan(pass, problem, dtype)->reason
@@ -44,7 +51,11 @@ cudaError_t Launch(const Call& call) {
   }
   const auto planned = GradInputPlan(call.pass, call.problem, call.dtype);
   if (planned->reason != nullptr) return cudaErrorNotSupported;
-  return LaunchGradInput(call, planned->plan);
+  const PixelsInputPlan& pixels = planned->plan.pixels;
+  if (pixels.reason == nullptr && IsAligned(call.x, 16) && IsAligned(call.y, pixels.vector)) {
+    return LaunchGradInputPixels(call, pixels);
+  }
+  return LaunchGradInput(call, planned->plan.shifted);
 }
 
 }  // namespace

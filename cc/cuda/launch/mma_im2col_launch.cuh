@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "core/im2col_forward_plan.h"
+#include "core/im2col_pixels_plan.h"
 #include "core/im2col_plan.h"
 #include "core/im2col_wgrad_pixels_plan.h"
 #include "cuda/call.h"
@@ -29,6 +30,7 @@ Im2colLimits LimitsFor(const void* source) {
 // One for each pass, in a file of its own so that they compile side by side.
 cudaError_t LaunchForward(const Call& call, const Im2colForwardPlan& plan);
 cudaError_t LaunchGradInput(const Call& call, const Im2colPlan& plan);
+cudaError_t LaunchGradInputPixels(const Call& call, const PixelsInputPlan& plan);
 // The sums of splits of the weight gradient, to the workspace.
 cudaError_t LaunchPixelsWgrad(const Call& call, const PixelsWgradPlan& plan);
 

@@ -44,6 +44,18 @@ __device__ __forceinline__ void Multiply(float (&d)[4], const uint32_t (&a)[4], 
   }
 }
 
+// Two results as neighbours in memory, the first in the lower half.
+template <typename Operand>
+__device__ __forceinline__ uint32_t Pack(float first, float second) {
+  uint32_t word;
+  if constexpr (std::is_same_v<Operand, __half>) {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
+  } else {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
+  }
+  return word;
+}
+
 }  // namespace transconv::cuda::mma
 
 #endif  // TRANSCONV_CUDA_PRIMITIVES_MMA_CUH_
