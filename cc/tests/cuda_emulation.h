@@ -214,6 +214,11 @@ uint32_t Pack(float first, float second) {
          uint32_t{static_cast<uint16_t>(Operand::Round(second))} << 16;
 }
 
+template <typename Operand>
+float Widen(uint16_t bits) {
+  return Operand::Load(static_cast<int16_t>(bits));
+}
+
 }  // namespace transconv::cuda::mma
 #define TRANSCONV_CUDA_PRIMITIVES_MMA_CUH_
 

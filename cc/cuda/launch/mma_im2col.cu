@@ -16,16 +16,24 @@ const char* Refuses(Pass pass, const Problem& problem, DType dtype) {
   return nullptr;
 }
 
-const char* MakeForward(const Problem& problem, Pass pass, DType dtype, Im2colForwardPlan* plan) {
-  if (const char* reason = Refuses(pass, problem, dtype)) return reason;
-  *plan = PlanIm2colForward(problem, static_cast<int>(ByteWidth(dtype)));
-  return plan->reason;
-}
-
+// The kernels for pixels of 16 bits take the others' place where they have a plan and both images
+// are aligned.
+struct ForwardPlans {
+  Im2colForwardPlan columns;
+  PixelsForwardPlan pixels;
+};
 struct GradInputPlans {
   Im2colPlan shifted;
-  PixelsInputPlan pixels;  // in its place if there is one and both images are aligned
+  PixelsInputPlan pixels;
 };
+
+const char* MakeForward(const Problem& problem, Pass pass, DType dtype, ForwardPlans* plans) {
+  if (const char* reason = Refuses(pass, problem, dtype)) return reason;
+  plans->columns = PlanIm2colForward(problem, static_cast<int>(ByteWidth(dtype)));
+  plans->pixels.reason = "takes 16 bits alone";
+  if (ByteWidth(dtype) == 2) plans->pixels = PlanPixelsForward(problem);
+  return plans->columns.reason;
+}
 const char* MakeGradInput(const Problem& problem, Pass pass, DType dtype, GradInputPlans* plans) {
   if (const char* reason = Refuses(pass, problem, dtype)) return reason;
   plans->shifted = PlanIm2colGradInput(problem, static_cast<int>(ByteWidth(dtype)));
@@ -33,7 +41,7 @@ const char* MakeGradInput(const Problem& problem, Pass pass, DType dtype, GradIn
   if (ByteWidth(dtype) == 2) plans->pixels = PlanPixelsInput(problem);
   return plans->shifted.reason;
 }
-constexpr auto ForwardPlan = PlanOf<Im2colForwardPlan, MakeForward>;
+constexpr auto ForwardPlan = PlanOf<ForwardPlans, MakeForward>;
 constexpr auto GradInputPlan = PlanOf<GradInputPlans, MakeGradInput>;
 
 const char* Supports(Pass pass, const Problem& problem, DType dtype) {
@@ -47,7 +55,9 @@ cudaError_t Launch(const Call& call) {
   if (call.pass == Pass::kForward) {
     const auto planned = ForwardPlan(call.pass, call.problem, call.dtype);
     if (planned->reason != nullptr) return cudaErrorNotSupported;
-    return LaunchForward(call, planned->plan);
+    const PixelsForwardPlan& pixels = planned->plan.pixels;
+    if (pixels.reason == nullptr && IsAligned(call.x, 16)) return LaunchForwardPixels(call, pixels);
+    return LaunchForward(call, planned->plan.columns);
   }
   const auto planned = GradInputPlan(call.pass, call.problem, call.dtype);
   if (planned->reason != nullptr) return cudaErrorNotSupported;

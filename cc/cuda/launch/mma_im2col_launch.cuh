@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "core/im2col_forward_pixels_plan.h"
 #include "core/im2col_forward_plan.h"
 #include "core/im2col_pixels_plan.h"
 #include "core/im2col_plan.h"
@@ -29,6 +30,7 @@ Im2colLimits LimitsFor(const void* source) {
 
 // One for each pass, in a file of its own so that they compile side by side.
 cudaError_t LaunchForward(const Call& call, const Im2colForwardPlan& plan);
+cudaError_t LaunchForwardPixels(const Call& call, const PixelsForwardPlan& plan);
 cudaError_t LaunchGradInput(const Call& call, const Im2colPlan& plan);
 cudaError_t LaunchGradInputPixels(const Call& call, const PixelsInputPlan& plan);
 // The sums of splits of the weight gradient, to the workspace.

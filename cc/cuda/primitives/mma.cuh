@@ -56,6 +56,15 @@ __device__ __forceinline__ uint32_t Pack(float first, float second) {
   return word;
 }
 
+template <typename Operand>
+__device__ __forceinline__ float Widen(uint16_t bits) {
+  if constexpr (std::is_same_v<Operand, __half>) {
+    return __half2float(__ushort_as_half(bits));
+  } else {
+    return __uint_as_float(static_cast<uint32_t>(bits) << 16);
+  }
+}
+
 }  // namespace transconv::cuda::mma
 
 #endif  // TRANSCONV_CUDA_PRIMITIVES_MMA_CUH_
