@@ -175,6 +175,8 @@ constexpr int64_t kMostPairTaps = 16;
 inline bool IsForPairs(const Problem& q) {
   constexpr int64_t kMostPositions = 2048, kMostReads = 16, kMostPairs = 1 << 20, kFar = 1 << 16;
   if (std::max({q.h.stride, q.w.stride, q.h.dilation, q.w.dilation}) > kFar) return false;
+  if (std::min({q.batch, q.h.in, q.w.in, q.in_channels, q.out_channels, q.taps()}) < 1)
+    return false;
   // A channel is read once for every channel of the other image that it meets.
   return q.layout == Layout::kNCHW && q.taps() <= kMostPairTaps &&
          q.batch * q.h.in * q.w.in <= kMostPositions && q.in_per_group() <= kMostReads &&

@@ -14,7 +14,7 @@
 
 #include "core/geometry.h"
 #include "core/im2col_box.h"
-#include "core/im2col_wgrad_plan.h"
+#include "core/im2col_pixels.h"
 
 namespace transconv {
 
@@ -40,11 +40,8 @@ constexpr Kind kKinds[] = {{4, 2}, {5, 1}, {5, 2}};
 constexpr int kMostChunks = 4, kColumns = 16;
 
 inline const char* Declines(const Problem& q) {
-  if (const char* reason = im2col_wgrad::TooLarge(q)) return reason;
-  if (q.layout != Layout::kNHWC || q.groups != 1) return "takes NHWC without groups alone";
-  if (q.in_channels % 8 != 0 || q.in_channels > 32 * kMostChunks) {
-    return "takes multiples of eight input channels up to 128 alone";
-  }
+  if (const char* reason = pixels::Declines(q)) return reason;
+  if (q.in_channels > 32 * kMostChunks) return "takes up to 128 input channels";
   const auto known = [&q](const Kind& kind) {
     return q.h.kernel == kind.kernel && q.h.stride == kind.stride;
   };
@@ -53,7 +50,7 @@ inline const char* Declines(const Problem& q) {
     return "has no instance for the taps";
   }
   if (q.w.kernel * q.out_channels > kColumns) return "has more than 16 products of a row of taps";
-  if (q.w.in <= 8 || q.w.in > 128) return "takes rows of 9 to 128 columns alone";
+  if (q.w.in > 128) return "takes rows of up to 128 columns";
   if (q.h.crop_lo < -64 || q.w.crop_lo < -64 || q.h.crop_lo > 64 || q.w.crop_lo > 64 ||
       q.h.out > 64 * (q.h.in + 8) || q.w.out > 64 * (q.w.in + 8)) {
     return "reaches too far";

@@ -17,14 +17,10 @@
 
 #include "core/geometry.h"
 #include "core/im2col_box.h"
+#include "core/im2col_pixels.h"
 #include "core/im2col_wgrad_plan.h"
 
 namespace transconv {
-
-// One axis of a tile: positions of x, how many tiles cover the image, and what taps reach of dy.
-struct PixelsAxis {
-  int size = 1, tiles = 1, halo = 1;
-};
 
 struct PixelsInputPlan {
   const char* reason = nullptr;
@@ -32,7 +28,7 @@ struct PixelsInputPlan {
   int in = 32, in_blocks = 1;            // channels of a block, with those that fill fragments
   int groups = 1;                        // of a warp's channels
   int words = 1, steps = 1;              // of a row of taps; sixteen products each, of all rows
-  PixelsAxis h, w;
+  pixels::TileAxis h, w;
   int blocks_w = 1, units = 1;
   int vector = 4, vectors = 1;  // bytes of dy that are copied at a time; of a row of dy
   int row = 16;                 // bytes of shared memory from a row of dy to the next
@@ -125,10 +121,7 @@ inline void Predict(const Problem& q, PixelsInputPlan* p) {
 }
 
 inline const char* Declines(const Problem& q) {
-  if (const char* reason = im2col_wgrad::TooLarge(q)) return reason;
-  if (q.layout != Layout::kNHWC || q.groups != 1) return "takes NHWC without groups alone";
-  if (q.in_channels % 8 != 0) return "takes multiples of eight input channels alone";
-  if (q.w.in <= 8) return "takes rows of more than eight columns alone";
+  if (const char* reason = pixels::Declines(q)) return reason;
   if (q.w.out * q.out_channels % 2 != 0) return "takes rows of dy of whole words alone";
   if (q.w.dilation != 1 && q.w.kernel > 1) return "takes taps side by side alone";
   if (q.w.stride > 16 || q.h.stride > 16 || q.h.dilation * q.h.kernel > 64)

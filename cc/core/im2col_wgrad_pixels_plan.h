@@ -25,7 +25,7 @@
 
 #include "core/geometry.h"
 #include "core/im2col_box.h"
-#include "core/im2col_pixels_plan.h"
+#include "core/im2col_pixels.h"
 #include "core/im2col_wgrad_plan.h"
 
 namespace transconv {
@@ -38,7 +38,7 @@ struct PixelsWgradPlan {
   int warps_m = 1, warps_n = 1, slices = 1;  // of a block
   int in = 8, in_blocks = 1, weights = 1;    // channels of a block, weights of each
   bool taps_inside = true;                   // weights in the order of dw, or channels inside
-  PixelsAxis h, w;
+  pixels::TileAxis h, w;
   int steps_w = 1, steps = 1;   // of a row of a tile, of a tile
   int chunks = 1, at_once = 1;  // of eight channels of a pixel; pixels that threads copy at a time
   int pixel = 16;               // bytes of shared memory from one to the next
@@ -229,10 +229,7 @@ inline void Predict(const Problem& q, const PixelsWgradLimits& limits, PixelsWgr
 }
 
 inline const char* Declines(const Problem& q) {
-  if (const char* reason = im2col_wgrad::TooLarge(q)) return reason;
-  if (q.layout != Layout::kNHWC || q.groups != 1) return "takes NHWC without groups alone";
-  if (q.in_channels % 8 != 0) return "takes multiples of eight input channels alone";
-  if (q.w.in <= kStep / 2) return "takes rows of more than eight columns alone";
+  if (const char* reason = pixels::Declines(q)) return reason;
   if (q.w.out * q.out_channels % 2 != 0) return "takes rows of dy of whole words alone";
   // So that sums of distances in shared memory stay far from 2^31.
   if (q.w.stride > 64 || q.h.stride > 64 || q.out_channels * q.taps() > 512)
