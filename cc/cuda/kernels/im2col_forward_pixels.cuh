@@ -35,7 +35,7 @@ struct Params {
   int rows, columns, y_rows, y_columns;
   int crop_h, crop_w;
   int streams;  // blocks
-  Divider by_warps, by_taps_w, by_count_v;
+  Divider by_warps, by_count_v;
 };
 
 using Words = im2col::Vector<uint32_t, 4>;
@@ -214,7 +214,6 @@ inline Params MakeParams(const Problem& q, const PixelsForwardPlan& plan, unsign
   p.streams = static_cast<int>(
       std::clamp<int64_t>(blocks, 1, std::max<int64_t>(CeilDiv(q.batch, plan.walkers), 1)));
   p.by_warps = Divider(plan.warps);
-  p.by_taps_w = Divider(q.w.kernel);
   p.by_count_v = Divider(plan.count_v);
   return p;
 }
