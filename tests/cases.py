@@ -308,6 +308,29 @@ def _table() -> tuple[Case, ...]:
             name="channels_67_to_13-NHWC-float16", layout="NHWC", dtype="float16"
         )
     )
+    # Heads of three channels, whose rows fill no tile.
+    head = Case("", 2, 40, 3, 6, 21, 5, 5, layout="NHWC", dtype="bfloat16")
+    rows += [
+        head.replace(name="head-NHWC-bfloat16", padding=(2, 2)),
+        head.replace(
+            name="head_stride2-NHWC-float16",
+            n=3,
+            cin=96,
+            w=32,
+            stride=(2, 2),
+            padding=((1, 2), (1, 2)),
+            dtype="float16",
+        ),
+        head.replace(
+            name="head_k4-NHWC-bfloat16",
+            cin=128,
+            kh=4,
+            kw=4,
+            w=30,
+            stride=(2, 2),
+            padding=(1, 1),
+        ),
+    ]
     for row in rows:
         assert row.cin % row.groups == 0, row.name
         assert row.cout % row.groups == 0, row.name

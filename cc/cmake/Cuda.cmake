@@ -115,8 +115,11 @@ transconv_cuda_library(transconv_cuda_mma
   SOURCES
     cc/cuda/launch/mma_im2col.cu
     cc/cuda/launch/mma_im2col_forward.cu
+    cc/cuda/launch/mma_im2col_forward_pixels.cu
     cc/cuda/launch/mma_im2col_grad_input.cu
+    cc/cuda/launch/mma_im2col_grad_input_pixels.cu
     cc/cuda/launch/mma_im2col_wgrad.cu
+    cc/cuda/launch/mma_im2col_wgrad_pixels.cu
     cc/cuda/launch/mma_tile.cu
     cc/cuda/launch/mma_wgrad.cu)
 

@@ -169,6 +169,20 @@ inline const char* MakeDirectWgradPlan(const Problem& q, int64_t element, int64_
   return nullptr;
 }
 
+// Whether a pair of channels has so few positions that a block goes over them by itself
+// (cuda/kernels/direct_wgrad_pairs.cuh): then nothing is split and nothing is added afterwards.
+constexpr int64_t kMostPairTaps = 16;
+inline bool IsForPairs(const Problem& q) {
+  constexpr int64_t kMostPositions = 2048, kMostReads = 16, kMostPairs = 1 << 20, kFar = 1 << 16;
+  if (std::max({q.h.stride, q.w.stride, q.h.dilation, q.w.dilation}) > kFar) return false;
+  if (std::min({q.batch, q.h.in, q.w.in, q.in_channels, q.out_channels, q.taps()}) < 1)
+    return false;
+  // A channel is read once for every channel of the other image that it meets.
+  return q.layout == Layout::kNCHW && q.taps() <= kMostPairTaps &&
+         q.batch * q.h.in * q.w.in <= kMostPositions && q.in_per_group() <= kMostReads &&
+         q.out_per_group() <= kMostReads && q.in_channels * q.out_per_group() <= kMostPairs;
+}
+
 }  // namespace transconv
 
 #endif  // TRANSCONV_CORE_DIRECT_WGRAD_PLAN_H_

@@ -3,9 +3,10 @@
 //
 // What it knows: threadIdx, blockIdx, blockDim, gridDim in x; __syncthreads by every thread of a
 // block; static shared arrays; dynamic shared memory through cuda::SharedMemory
-// (cuda/primitives/shared_memory.cuh); shuffles down and TF32 products (cuda/primitives/tf32.cuh)
-// by every lane of a warp; copies that are waited for later (cuda/primitives/copy_async.cuh).
-// Shared memory starts every block poisoned.
+// (cuda/primitives/shared_memory.cuh); shuffles down, TF32 products
+// (cuda/primitives/tf32.cuh) and those of 16 bits (cuda/primitives/mma.cuh) by every lane of a
+// warp; copies that are waited for later (cuda/primitives/copy_async.cuh). Shared memory starts
+// every block poisoned.
 //
 // A block's threads take turns on one of the CPU's: each runs to its next barrier, in an order that
 // is drawn anew each time, the same in every run. Where a barrier is missing, some order shows it.
@@ -60,6 +61,7 @@ struct Warp {
   uint64_t slots[kWarp];
   // Two, in turns: a lane reads one until all lanes have filled the other.
   float operands[2][kWarp][6];
+  uint32_t words[2][kWarp][6];
   unsigned products[kWarp] = {};  // of each lane so far
 };
 
@@ -131,6 +133,14 @@ inline unsigned char* SharedMemory() {
 using SharedPlace = const char*;
 inline SharedPlace PlaceOf(const void* p) { return static_cast<const char*>(p); }
 inline float LoadFloat(SharedPlace from) { return *reinterpret_cast<const float*>(from); }
+inline uint32_t LoadWord(SharedPlace from) {
+  if (reinterpret_cast<uintptr_t>(from) % 4 != 0) emulation::Fail("a word is not aligned");
+  return *reinterpret_cast<const uint32_t*>(from);
+}
+inline void LoadWords(uint32_t (&v)[4], SharedPlace from) {
+  if (reinterpret_cast<uintptr_t>(from) % 16 != 0) emulation::Fail("words are not aligned");
+  std::memcpy(v, from, 16);
+}
 
 }  // namespace transconv::cuda
 #define TRANSCONV_CUDA_PRIMITIVES_SHARED_MEMORY_CUH_
@@ -158,17 +168,79 @@ inline void Multiply(float (&d)[4], const float (&a)[4], float b0, float b1) {
 }  // namespace transconv::cuda::tf32
 #define TRANSCONV_CUDA_PRIMITIVES_TF32_CUH_
 
+namespace transconv::cuda::mma {
+
+// In place of cuda/primitives/mma.cuh. `Operand` says what 16 bits are.
+inline void LoadMatricesTransposed(uint32_t (&r)[4], SharedPlace from) {
+  auto& warp = emulation::block.warps[threadIdx.x / emulation::kWarp];
+  const int lane = threadIdx.x % emulation::kWarp;
+  if (reinterpret_cast<uintptr_t>(from) % 16 != 0) emulation::Fail("a matrix is not aligned");
+  warp.slots[lane] = reinterpret_cast<uintptr_t>(from);
+  emulation::Wait(&warp.barrier);
+  for (int i = 0; i < 4; ++i) {
+    r[i] = 0;
+    for (int half = 0; half < 2; ++half) {
+      const uint64_t row = warp.slots[8 * i + 2 * (lane % 4) + half];
+      r[i] |= uint32_t{reinterpret_cast<const uint16_t*>(row)[lane / 4]} << (16 * half);
+    }
+  }
+  emulation::Wait(&warp.barrier);
+}
+
+template <typename Operand>
+void Multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  auto& warp = emulation::block.warps[threadIdx.x / emulation::kWarp];
+  const int lane = threadIdx.x % emulation::kWarp, g = lane / 4, t = lane % 4;
+  uint32_t (&all)[emulation::kWarp][6] = warp.words[warp.products[lane]++ % 2];
+  for (int i = 0; i < 4; ++i) all[lane][i] = a[i];
+  all[lane][4] = b0;
+  all[lane][5] = b1;
+  emulation::Wait(&warp.barrier);
+  for (int k = 0; k < 16; ++k) {
+    const auto value = [&](uint32_t word) {
+      return Operand::Load(static_cast<int16_t>(word >> (k % 2 * 16)));
+    };
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t* const row = all[4 * g + k % 8 / 2];
+      const uint32_t* const column = all[4 * (2 * t + i % 2) + k % 8 / 2];
+      d[i] += value(row[k / 8 * 2 + i / 2]) * value(column[4 + k / 8]);
+    }
+  }
+}
+
+template <typename Operand>
+uint32_t Pack(float first, float second) {
+  return uint32_t{static_cast<uint16_t>(Operand::Round(first))} |
+         uint32_t{static_cast<uint16_t>(Operand::Round(second))} << 16;
+}
+
+template <typename Operand>
+float Widen(uint16_t bits) {
+  return Operand::Load(static_cast<int16_t>(bits));
+}
+
+}  // namespace transconv::cuda::mma
+#define TRANSCONV_CUDA_PRIMITIVES_MMA_CUH_
+
 namespace transconv::cuda {
 
 // In place of cuda/primitives/copy_async.cuh. Nothing is copied before it is waited for.
-template <int kCount>
-void CopyAsync(float* shared, const float* global, bool wanted) {
-  const bool aligned = reinterpret_cast<uintptr_t>(shared) % (4 * kCount) == 0 &&
-                       (!wanted || reinterpret_cast<uintptr_t>(global) % (4 * kCount) == 0);
+template <int kBytes>
+void CopyAsyncBytes(void* shared, const void* global, bool wanted) {
+  const bool aligned = reinterpret_cast<uintptr_t>(shared) % kBytes == 0 &&
+                       (!wanted || reinterpret_cast<uintptr_t>(global) % kBytes == 0);
   if (!aligned) emulation::Fail("a copy is not aligned");
   emulation::block.copies[threadIdx.x].push_back([=] {
-    for (int i = 0; i < kCount; ++i) shared[i] = wanted ? global[i] : 0.0f;
+    if (wanted) {
+      std::memcpy(shared, global, kBytes);
+    } else {
+      std::memset(shared, 0, kBytes);
+    }
   });
+}
+template <int kCount>
+void CopyAsync(float* shared, const float* global, bool wanted) {
+  CopyAsyncBytes<4 * kCount>(shared, global, wanted);
 }
 inline void CopyAsyncDone() {
   auto& copies = emulation::block.copies[threadIdx.x];

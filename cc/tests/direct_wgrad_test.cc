@@ -10,6 +10,7 @@
 #include "definition.h"
 // After the emulation.
 #include "cuda/kernels/direct_wgrad.cuh"
+#include "cuda/kernels/direct_wgrad_pairs.cuh"
 
 namespace transconv {
 namespace {
@@ -38,6 +39,39 @@ void Run(const Params& p, const Tensors<T>& t, std::vector<T>* partial) {
                     p.plan.shared_values * sizeof(T), [&] {
                       WgradKernel<T, T, RM, RN>(t.x.data(), t.dy.data(), partial->data(), p);
                     });
+}
+
+// By a block for each pair of channels; integers, so that every order of sums gives the same.
+template <typename T, int TAPS>
+bool CheckPairs(const Problem& q, std::mt19937& random) {
+  Tensors<T> t;
+  t.x.resize(definition::Size(q, true));
+  t.dy.resize(definition::Size(q, false));
+  for (auto* v : {&t.x, &t.dy}) {
+    for (T& e : *v) e = static_cast<T>(static_cast<int>(random() % 17) - 8);
+  }
+  // Beside dy nothing is a product.
+  t.x[random() % t.x.size()] = std::numeric_limits<T>::infinity();
+  std::vector<T> dw(definition::WeightSize(q), std::numeric_limits<T>::lowest());
+  const auto p = cuda::direct_wgrad::MakePairParams(q);
+  emulation::Launch(
+      static_cast<unsigned>(q.in_channels * q.out_per_group()), cuda::direct_wgrad::kPairThreads, 0,
+      [&] { cuda::direct_wgrad::PairsKernel<T, T, TAPS>(t.x.data(), t.dy.data(), dw.data(), p); });
+  const std::vector<double> expected = Expected(q, t);
+  for (size_t i = 0; i < dw.size(); ++i) {
+    const double found = static_cast<double>(dw[i]);
+    if (found == expected[i] || (std::isnan(found) && std::isnan(expected[i]))) continue;
+    std::printf("pairs: dw[%zu] is %g instead of %g\n", i, found, expected[i]);
+    definition::Describe(q);
+    return false;
+  }
+  return true;
+}
+template <typename T>
+bool CheckPairs(const Problem& q, std::mt19937& random) {
+  if (q.taps() <= 4) return CheckPairs<T, 4>(q, random);
+  if (q.taps() <= 9) return CheckPairs<T, 9>(q, random);
+  return CheckPairs<T, kMostPairTaps>(q, random);
 }
 
 template <typename T>
@@ -112,6 +146,16 @@ int main() {
   q.h = {3, 100, 40, 20, 1, 4};
   q.w = {5, 108, 40, 20, 1, 6};
   if (!Check<float>(q, random)) return EXIT_FAILURE;
-  std::printf("direct_wgrad: %d problems\n", kProblems + 1);
+  int pairs = 0;
+  for (int i = 0; i < 200 && pairs < 24; ++i) {
+    Problem few = RandomProblem(random);
+    few.layout = Layout::kNCHW;
+    if (!IsForPairs(few)) continue;
+    ++pairs;
+    if (!(i % 3 == 2 ? CheckPairs<double>(few, random) : CheckPairs<float>(few, random))) {
+      return EXIT_FAILURE;
+    }
+  }
+  std::printf("direct_wgrad: %d problems, %d by pairs\n", kProblems + 1, pairs);
   return EXIT_SUCCESS;
 }

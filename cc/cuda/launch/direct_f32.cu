@@ -1,6 +1,8 @@
 // The direct kernel in float32, and its entry.
+#include "core/direct_heads.h"
 #include "core/plans.h"
 #include "cuda/call.h"
+#include "cuda/kernels/direct_heads.cuh"
 #include "cuda/launch/depthwise_launch.cuh"
 #include "cuda/launch/direct_launch.cuh"
 
@@ -12,6 +14,21 @@ cudaError_t LaunchF32(const Call& call, const DirectPlan& plan) {
 }
 
 namespace {
+
+template <int kOut>
+cudaError_t LaunchHeads(const Call& call) {
+  auto* kernel = heads::HeadsKernel<kOut>;
+  const int shared_bytes = heads::SharedBytes(call.problem);
+  const cudaError_t status =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  if (status != cudaSuccess) return status;
+  const heads::Params p = heads::MakeParams(call.problem);
+  const int64_t blocks = CeilDiv(p.positions, heads::kPositions);
+  kernel<<<static_cast<unsigned>(blocks), heads::kThreads, shared_bytes, call.stream>>>(
+      static_cast<const float*>(call.x), static_cast<const float*>(call.w),
+      static_cast<const float*>(call.vector), static_cast<float*>(call.y), p);
+  return cudaGetLastError();
+}
 
 // The depthwise kernels run what they can.
 struct Plans {
@@ -48,6 +65,10 @@ cudaError_t Launch(const Call& call) {
     case DType::kBF16:
       return LaunchBF16(call, plan);
     case DType::kF32:
+      if (call.pass == Pass::kForward && transconv::heads::IsFor(call.problem) &&
+          reinterpret_cast<uintptr_t>(call.w) % 16 == 0) {
+        return call.problem.out_channels == 1 ? LaunchHeads<1>(call) : LaunchHeads<2>(call);
+      }
       return LaunchF32(call, plan);
     case DType::kF64:
       return LaunchF64(call, plan);

@@ -4,6 +4,7 @@
 #include "core/plans.h"
 #include "cuda/call.h"
 #include "cuda/kernels/direct_wgrad.cuh"
+#include "cuda/kernels/direct_wgrad_pairs.cuh"
 #include "cuda/launch/grad_bias.cuh"
 #include "cuda/primitives/sum_splits.cuh"
 
@@ -42,8 +43,24 @@ cudaError_t LaunchChannels(const Call& call, const DirectWgradPlan& plan) {
   return LaunchSumSplits<T>(partial, call.w, p.size, plan.splits, call.stream);
 }
 
+template <typename T, int TAPS>
+cudaError_t LaunchPairs(const Call& call) {
+  const Problem& q = call.problem;
+  PairsKernel<T, typename Accumulator<T>::type, TAPS>
+      <<<static_cast<unsigned>(q.in_channels * q.out_per_group()), kPairThreads, 0, call.stream>>>(
+          static_cast<const T*>(call.x), static_cast<const T*>(call.y), static_cast<T*>(call.w),
+          MakePairParams(q));
+  return cudaGetLastError();
+}
+
 template <typename T>
 cudaError_t LaunchType(const Call& call, const DirectWgradPlan& plan) {
+  if (IsForPairs(call.problem)) {
+    const int64_t taps = call.problem.taps();
+    return taps <= 4   ? LaunchPairs<T, 4>(call)
+           : taps <= 9 ? LaunchPairs<T, 9>(call)
+                       : LaunchPairs<T, kMostPairTaps>(call);
+  }
   if (plan.rm == 4) {
     return plan.rn == 4 ? LaunchChannels<T, 4, 4>(call, plan) : LaunchChannels<T, 4, 1>(call, plan);
   }

@@ -16,18 +16,33 @@ const char* Refuses(Pass pass, const Problem& problem, DType dtype) {
   return nullptr;
 }
 
-const char* MakeForward(const Problem& problem, Pass pass, DType dtype, Im2colForwardPlan* plan) {
+// The kernels for pixels of 16 bits take the others' place where they have a plan and both images
+// are aligned.
+struct ForwardPlans {
+  Im2colForwardPlan columns;
+  PixelsForwardPlan pixels;
+};
+struct GradInputPlans {
+  Im2colPlan shifted;
+  PixelsInputPlan pixels;
+};
+
+const char* MakeForward(const Problem& problem, Pass pass, DType dtype, ForwardPlans* plans) {
   if (const char* reason = Refuses(pass, problem, dtype)) return reason;
-  *plan = PlanIm2colForward(problem, static_cast<int>(ByteWidth(dtype)));
-  return plan->reason;
+  plans->columns = PlanIm2colForward(problem, static_cast<int>(ByteWidth(dtype)));
+  plans->pixels.reason = "takes 16 bits alone";
+  if (ByteWidth(dtype) == 2) plans->pixels = PlanPixelsForward(problem);
+  return plans->columns.reason;
 }
-const char* MakeGradInput(const Problem& problem, Pass pass, DType dtype, Im2colPlan* plan) {
+const char* MakeGradInput(const Problem& problem, Pass pass, DType dtype, GradInputPlans* plans) {
   if (const char* reason = Refuses(pass, problem, dtype)) return reason;
-  *plan = PlanIm2colGradInput(problem, static_cast<int>(ByteWidth(dtype)));
-  return plan->reason;
+  plans->shifted = PlanIm2colGradInput(problem, static_cast<int>(ByteWidth(dtype)));
+  plans->pixels.reason = "takes 16 bits alone";
+  if (ByteWidth(dtype) == 2) plans->pixels = PlanPixelsInput(problem);
+  return plans->shifted.reason;
 }
-constexpr auto ForwardPlan = PlanOf<Im2colForwardPlan, MakeForward>;
-constexpr auto GradInputPlan = PlanOf<Im2colPlan, MakeGradInput>;
+constexpr auto ForwardPlan = PlanOf<ForwardPlans, MakeForward>;
+constexpr auto GradInputPlan = PlanOf<GradInputPlans, MakeGradInput>;
 
 const char* Supports(Pass pass, const Problem& problem, DType dtype) {
   return pass == Pass::kForward ? ForwardPlan(pass, problem, dtype)->reason
@@ -40,11 +55,17 @@ cudaError_t Launch(const Call& call) {
   if (call.pass == Pass::kForward) {
     const auto planned = ForwardPlan(call.pass, call.problem, call.dtype);
     if (planned->reason != nullptr) return cudaErrorNotSupported;
-    return LaunchForward(call, planned->plan);
+    const PixelsForwardPlan& pixels = planned->plan.pixels;
+    if (pixels.reason == nullptr && IsAligned(call.x, 16)) return LaunchForwardPixels(call, pixels);
+    return LaunchForward(call, planned->plan.columns);
   }
   const auto planned = GradInputPlan(call.pass, call.problem, call.dtype);
   if (planned->reason != nullptr) return cudaErrorNotSupported;
-  return LaunchGradInput(call, planned->plan);
+  const PixelsInputPlan& pixels = planned->plan.pixels;
+  if (pixels.reason == nullptr && IsAligned(call.x, 16) && IsAligned(call.y, pixels.vector)) {
+    return LaunchGradInputPixels(call, pixels);
+  }
+  return LaunchGradInput(call, planned->plan.shifted);
 }
 
 }  // namespace

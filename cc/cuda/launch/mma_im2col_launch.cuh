@@ -4,8 +4,11 @@
 
 #include <cstdint>
 
+#include "core/im2col_forward_pixels_plan.h"
 #include "core/im2col_forward_plan.h"
+#include "core/im2col_pixels_plan.h"
 #include "core/im2col_plan.h"
+#include "core/im2col_wgrad_pixels_plan.h"
 #include "cuda/call.h"
 #include "cuda/launch/mma_launch.cuh"
 
@@ -27,7 +30,11 @@ Im2colLimits LimitsFor(const void* source) {
 
 // One for each pass, in a file of its own so that they compile side by side.
 cudaError_t LaunchForward(const Call& call, const Im2colForwardPlan& plan);
+cudaError_t LaunchForwardPixels(const Call& call, const PixelsForwardPlan& plan);
 cudaError_t LaunchGradInput(const Call& call, const Im2colPlan& plan);
+cudaError_t LaunchGradInputPixels(const Call& call, const PixelsInputPlan& plan);
+// The sums of splits of the weight gradient, to the workspace.
+cudaError_t LaunchPixelsWgrad(const Call& call, const PixelsWgradPlan& plan);
 
 }  // namespace transconv::cuda::im2col
 

@@ -1,28 +1,39 @@
-// The weight gradient by TF32 products of a shifted image, and its entry.
+// The weight gradient by TF32 products of a shifted image, and the entry of this and of the kernel
+// for pixels of 16 bits (mma_im2col_wgrad_pixels.cu).
 #include <algorithm>
 
 #include "core/plans.h"
 #include "cuda/call.h"
 #include "cuda/kernels/im2col_wgrad.cuh"
 #include "cuda/launch/grad_bias.cuh"
+#include "cuda/launch/mma_im2col_launch.cuh"
 #include "cuda/primitives/sum_splits.cuh"
 
 namespace transconv::cuda {
 namespace im2col_wgrad {
 namespace {
 
-const char* Make(const Problem& q, Pass pass, DType dtype, Im2colWgradPlan* plan) {
+struct Plans {
+  Im2colWgradPlan shifted;
+  PixelsWgradPlan pixels;  // in its place if there is one and both images are aligned
+};
+
+const char* Make(const Problem& q, Pass pass, DType dtype, Plans* plans) {
   if (pass != Pass::kGradWeight) return "computes the weight gradient alone";
   if (dtype == DType::kF64) return "has no float64 instructions";
   if (dtype == DType::kF32 && q.precision > Precision::kDefault)
     return "multiplies float32 once: precision DEFAULT alone";
-  *plan = PlanIm2colWgrad(q, static_cast<int64_t>(ByteWidth(dtype)));
-  return plan->reason;
+  plans->shifted = PlanIm2colWgrad(q, static_cast<int64_t>(ByteWidth(dtype)));
+  plans->pixels.reason = "takes 16 bits alone";
+  if (ByteWidth(dtype) == 2) plans->pixels = PlanPixelsWgrad(q);
+  return plans->shifted.reason;
 }
-constexpr auto Plan = PlanOf<Im2colWgradPlan, Make>;
+constexpr auto Plan = PlanOf<Plans, Make>;
 
-int64_t PartialBytes(const Problem& q, const Im2colWgradPlan& plan) {
-  const int64_t bytes = 4 * plan.splits * q.in_channels * q.out_per_group() * q.taps();
+int64_t PartialBytes(const Problem& q, const Plans& plans) {
+  int64_t splits = plans.shifted.splits;
+  if (plans.pixels.reason == nullptr) splits = std::max(splits, plans.pixels.splits);
+  const int64_t bytes = 4 * splits * q.in_channels * q.out_per_group() * q.taps();
   return CeilDiv(bytes, 256) * 256;
 }
 
@@ -53,10 +64,26 @@ cudaError_t LaunchRows(const Call& call, const Im2colWgradPlan& plan) {
 }
 
 template <typename T>
-cudaError_t LaunchType(const Call& call, Im2colWgradPlan plan) {
+cudaError_t LaunchSums(const Call& call, int64_t splits) {
+  const Problem& q = call.problem;
+  return LaunchSumSplits<T>(static_cast<const float*>(call.workspace), call.w,
+                            q.in_channels * q.out_per_group() * q.taps(), splits, call.stream);
+}
+
+template <typename T>
+cudaError_t LaunchType(const Call& call, const Plans& plans) {
+  if constexpr (sizeof(T) == 2) {
+    const PixelsWgradPlan& pixels = plans.pixels;
+    if (pixels.reason == nullptr && im2col::IsAligned(call.x, 16) &&
+        im2col::IsAligned(call.y, pixels.vector)) {
+      const cudaError_t status = im2col::LaunchPixelsWgrad(call, pixels);
+      return status != cudaSuccess ? status : LaunchSums<T>(call, pixels.splits);
+    }
+  }
+  Im2colWgradPlan plan = plans.shifted;
   // A slice of a buffer may start anywhere. Without vectors the plan has the same splits.
   const auto aligned = [](const void* image, const Im2colLines& lines) {
-    return reinterpret_cast<uintptr_t>(image) % (lines.box.vector * sizeof(T)) == 0;
+    return im2col::IsAligned(image, lines.box.vector * sizeof(T));
   };
   if (!aligned(call.x, plan.x) || !aligned(call.y, plan.dy)) {
     Im2colWgradLimits limits;
@@ -78,20 +105,17 @@ cudaError_t LaunchType(const Call& call, Im2colWgradPlan plan) {
     default:
       break;
   }
-  if (status != cudaSuccess) return status;
-  const Problem& q = call.problem;
-  return LaunchSumSplits<T>(static_cast<const float*>(call.workspace), call.w,
-                            q.in_channels * q.out_per_group() * q.taps(), plan.splits, call.stream);
+  return status != cudaSuccess ? status : LaunchSums<T>(call, plan.splits);
 }
 
-cudaError_t LaunchWeight(const Call& call, const Im2colWgradPlan& plan) {
+cudaError_t LaunchWeight(const Call& call, const Plans& plans) {
   switch (call.dtype) {
     case DType::kF16:
-      return LaunchType<__half>(call, plan);
+      return LaunchType<__half>(call, plans);
     case DType::kBF16:
-      return LaunchType<__nv_bfloat16>(call, plan);
+      return LaunchType<__nv_bfloat16>(call, plans);
     case DType::kF32:
-      return LaunchType<float>(call, plan);
+      return LaunchType<float>(call, plans);
     default:
       return cudaErrorNotSupported;
   }
@@ -110,11 +134,10 @@ int64_t Workspace(Pass pass, const Problem& problem, DType dtype) {
 cudaError_t Launch(const Call& call) {
   const auto planned = Plan(call.pass, call.problem, call.dtype);
   if (planned->reason != nullptr) return cudaErrorNotSupported;
-  const Im2colWgradPlan& plan = planned->plan;
-  const cudaError_t status = LaunchWeight(call, plan);
+  const cudaError_t status = LaunchWeight(call, planned->plan);
   if (status != cudaSuccess || call.vector == nullptr) return status;
   return grad_bias::Launch(
-      call, static_cast<uint8_t*>(call.workspace) + PartialBytes(call.problem, plan));
+      call, static_cast<uint8_t*>(call.workspace) + PartialBytes(call.problem, planned->plan));
 }
 
 }  // namespace

@@ -44,6 +44,27 @@ __device__ __forceinline__ void Multiply(float (&d)[4], const uint32_t (&a)[4], 
   }
 }
 
+// Two results as neighbours in memory, the first in the lower half.
+template <typename Operand>
+__device__ __forceinline__ uint32_t Pack(float first, float second) {
+  uint32_t word;
+  if constexpr (std::is_same_v<Operand, __half>) {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
+  } else {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
+  }
+  return word;
+}
+
+template <typename Operand>
+__device__ __forceinline__ float Widen(uint16_t bits) {
+  if constexpr (std::is_same_v<Operand, __half>) {
+    return __half2float(__ushort_as_half(bits));
+  } else {
+    return __uint_as_float(static_cast<uint32_t>(bits) << 16);
+  }
+}
+
 }  // namespace transconv::cuda::mma
 
 #endif  // TRANSCONV_CUDA_PRIMITIVES_MMA_CUH_

@@ -22,6 +22,18 @@ __device__ __forceinline__ float LoadFloat(SharedPlace from) {
   asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(from) : "memory");
   return v;
 }
+__device__ __forceinline__ uint32_t LoadWord(SharedPlace from) {
+  uint32_t v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(from) : "memory");
+  return v;
+}
+// Four words, aligned to 16 bytes.
+__device__ __forceinline__ void LoadWords(uint32_t (&v)[4], SharedPlace from) {
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+               : "r"(from)
+               : "memory");
+}
 
 }  // namespace transconv::cuda
 
