@@ -334,7 +334,7 @@ WIDE = (
 )
 
 # For the seams of the CPU's kernels: channels that are packed some at a time, tiles of
-# several images, sums that stay vectors.
+# several images, sums that stay vectors or are summed in the result.
 PARTS = (
     Case("planes", 3, 40, 90, 5, 7, 5, 5, (5, 5)),
     Case("planes_last", 2, 70, 44, 6, 9, 4, 4, (4, 4), layout="NHWC"),
@@ -346,6 +346,10 @@ PARTS = (
     Case("lanes", 2, 52, 3, 9, 32, 5, 5, (2, 2), (1, 1)),
     Case("few_lanes", 3, 37, 2, 5, 16, 17, 17),
     Case("short_lanes", 9, 43, 1, 7, 10, 9, 9, (3, 3), ((4, 2), (4, 2))),
+    Case("short_rows", 9, 24, 3, 7, 10, 5, 5, (2, 2)),
+    Case("images", 9, 40, 24, 10, 10, 3, 3, padding=(1, 1)),
+    Case("in_place", 2, 24, 40, 9, 32, 3, 3, padding=(1, 1), bias=False),
+    Case("in_place_deep", 2, 24, 110, 9, 32, 4, 4, (2, 2), (1, 1)),
 )
 
 

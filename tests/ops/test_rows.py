@@ -259,7 +259,8 @@ def test_parts_of_tiles(case, dtype):
         run, names = program(case, pass_name, "cpu:tiled")
         args = [arrays[n] for n in names]
         results, again = jax.tree.leaves(run(*args)), jax.tree.leaves(run(*args))
-        for name, value, same in zip(RESULTS[pass_name], results, again, strict=True):
+        wanted = [n for n in RESULTS[pass_name] if n in want]
+        for name, value, same in zip(wanted, results, again, strict=True):
             np.testing.assert_array_equal(value, same)
             value = (
                 case.from_layout(value) if value.ndim == 4 and name != "dw" else value
