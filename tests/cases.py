@@ -1,10 +1,6 @@
-"""Problems that the tests run: a named table, hypothesis strategies, cases.json."""
+"""Problems that the tests run: named tables and hypothesis strategies."""
 
 import dataclasses
-import json
-import math
-import pathlib
-import re
 import zlib
 
 import jax
@@ -362,7 +358,7 @@ WIDE = (
 )
 
 # For the seams of the CPU's kernels: channels that are packed some at a time, tiles of
-# several images, sums that stay vectors.
+# several images, sums that stay vectors or are summed in the result.
 PARTS = (
     Case("planes", 3, 40, 90, 5, 7, 5, 5, (5, 5)),
     Case("planes_last", 2, 70, 44, 6, 9, 4, 4, (4, 4), layout="NHWC"),
@@ -374,6 +370,10 @@ PARTS = (
     Case("lanes", 2, 52, 3, 9, 32, 5, 5, (2, 2), (1, 1)),
     Case("few_lanes", 3, 37, 2, 5, 16, 17, 17),
     Case("short_lanes", 9, 43, 1, 7, 10, 9, 9, (3, 3), ((4, 2), (4, 2))),
+    Case("short_rows", 9, 24, 3, 7, 10, 5, 5, (2, 2)),
+    Case("images", 9, 40, 24, 10, 10, 3, 3, padding=(1, 1)),
+    Case("in_place", 2, 24, 40, 9, 32, 3, 3, padding=(1, 1), bias=False),
+    Case("in_place_deep", 2, 24, 110, 9, 32, 4, 4, (2, 2), (1, 1)),
 )
 
 
@@ -419,89 +419,6 @@ def legal_cases(draw, dtype: str = "float64", torch_form: bool = True) -> Case:
         dtype=dtype,
         layout=draw(st.sampled_from(("NCHW", "NHWC"))),
     )
-
-
-# --- cases.json -----------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class Reported:
-    """One entry of cases.json: a problem that somebody, somewhere, was hurt by."""
-
-    id: str
-    case: Case
-    transform: str
-    expect: str
-    why: str
-    entry: dict
-
-    @property
-    def extra(self) -> dict:
-        return self.entry.get("extra", {})
-
-    @property
-    def needs_gpu(self) -> bool:
-        return self.entry.get("requires") == "gpu"
-
-    def data(self) -> Data:
-        """Operands and cotangent, with the entry's special inputs."""
-        case = self.case
-        rng = np.random.default_rng(zlib.crc32(self.id.encode()))
-
-        def draw(key, shape):
-            return special(rng, self.extra.get(key), shape).astype(
-                jnp.dtype(case.dtype)
-            )
-
-        return Data(
-            draw("x", case.x_shape),
-            draw("w", case.weight_shape),
-            draw("bias", (case.cout,)) if case.bias else None,
-            draw("cotangent", case.out_shape),
-        )
-
-
-def special(rng: np.random.Generator, kind: str | None, shape) -> np.ndarray:
-    """An input by the words of cases.json; without a word, standard normal."""
-    if kind is None:
-        return rng.standard_normal(shape)
-    if kind == "ones":
-        return np.ones(shape)
-    if kind == "arange1":
-        return np.arange(1.0, math.prod(shape) + 1).reshape(shape)
-    if kind in ("nan_center", "impulse_center"):
-        out = np.ones(shape) if kind == "nan_center" else np.zeros(shape)
-        center = shape[-2] // 2, shape[-1] // 2
-        out[..., center[0], center[1]] = np.nan if kind == "nan_center" else 1.0
-        return out
-    if match := re.fullmatch(r"constant\((.+)\)", kind):
-        return np.full(shape, float(match[1]))
-    if match := re.fullmatch(r"uniform\((.+),(.+)\)", kind):
-        return rng.uniform(float(match[1]), float(match[2]), shape)
-    raise ValueError(f"cases.json uses an input that this loader does not know: {kind}")
-
-
-def _load() -> dict[str, Reported]:
-    text = (pathlib.Path(__file__).parent / "cases.json").read_text()
-    reported = {}
-    for entry in json.loads(text):
-        op = dict(entry["op"])
-        for key in ("stride", "padding", "output_padding", "dilation"):
-            if isinstance(op[key], list):
-                op[key] = tuple(op[key])
-        assert entry["id"] not in reported, entry["id"]
-        reported[entry["id"]] = Reported(
-            id=entry["id"],
-            case=Case(name=entry["id"], **op),
-            transform=entry["transform"],
-            expect=entry["expect"],
-            why=entry["why"],
-            entry=entry,
-        )
-    return reported
-
-
-REPORTED = _load()
 
 
 # --- running --------------------------------------------------------------------------

@@ -21,10 +21,12 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
-from cases import REPORTED, Data, Reported
+import rows
+from cases import Data
 from jax import export
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+from reported import REPORTED, Reported
 
 from jax_transconv import conv_transpose2d, export_checks
 
@@ -786,16 +788,8 @@ def run_donate(r: Reported) -> None:
 
 
 def run_command_buffer(r: Reported) -> None:
-    """Fifty replays of all passes with command buffers on, while buffers move.
-
-    Inputs change in between, and results are kept, so that no two calls get the same
-    addresses.
-    """
+    """All passes, replayed."""
     case = r.case
-    options = {
-        "xla_gpu_enable_command_buffer": "FUSION,CUBLAS,CUSTOM_CALL,CUDNN",
-        "xla_gpu_graph_min_graph_size": "1",
-    }
     samples = _stack(case, 5)
     names = ("y", "dx", "dw", "db")
     wanted = []
@@ -812,18 +806,9 @@ def run_command_buffer(r: Reported) -> None:
         def arguments(sample):
             return (*operands(sample), jnp.asarray(sample.dy))
 
-        compiled = (
-            jax.jit(step)
-            .lower(*arguments(samples[0]))
-            .compile(compiler_options=options)
-        )
-        kept = []
-        for i in range(50):
-            args = arguments(samples[i % len(samples)])
-            kept.append((args, compiled(*args)))
-        for i, (_, results) in enumerate(kept):
+        for i, results in rows.replays(step, map(arguments, samples)):
             for name, value in zip(names, results, strict=True):
-                want = wanted[i % len(samples)][name]
+                want = wanted[i][name]
                 value = (value - 1).astype(case.dtype)
                 oracle.assert_same(
                     value, want.value, case.dtype, 4 * want.reduction, what=name

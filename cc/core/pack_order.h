@@ -9,6 +9,10 @@ namespace transconv {
 constexpr int kPackedRows = 64;     // of one matrix instruction
 constexpr int kStackChannels = 32;  // of an operand that has its channels twice
 
+// What rounding to float16 cuts off from a number is a number of its own, times this: the low part,
+// of the high part's size at most.
+constexpr int kLowScale = 2048;
+
 // A row of all blocks' rows, where blocks are of 64 target channels, or of 32 that an operand has
 // twice:
 //

@@ -17,6 +17,7 @@
 #include <numeric>
 
 #include "core/geometry.h"
+#include "core/pack_order.h"
 
 namespace transconv {
 
@@ -137,8 +138,7 @@ struct RollingWgradPairs {
 struct RollingSplit {
   static constexpr int kChannels = 32;             // of a block, on either side
   static constexpr int kPairs = 4 * kRollingTaps;  // by tap and chunk of dy
-  static constexpr int kLowScale = 2048;           // a low part is as large as its high one
-  static constexpr float kLow = 1.f / kLowScale;   // what a product with one is worth
+  static constexpr float kLow = 1.f / kLowScale;   // what a product with a low part is worth
   // Of pair i and its element 0 or 1; 1 for a low part.
   TRANSCONV_HOST_DEVICE static constexpr int Accumulator(int i, int element, int x_part,
                                                          int dy_part) {

@@ -222,6 +222,14 @@ void PlanGather(Pass pass, const Problem& p, DType dtype, int64_t threads, Gathe
   if (tile_h == v.h.count && v.w.num_tiles == 1 && image < 256) {
     v.tile_n = std::min({v.batch, CeilDiv(256, image), source_budget / (channels * image)});
     v.tile_n = CeilDiv(v.batch, CeilDiv(v.batch, std::max<int64_t>(1, v.tile_n)));
+    // Not if an image alone fills two blocks of vectors and the zeros between images cost more.
+    const auto vectors = [&](int64_t images) {
+      const int64_t rows = (images - 1) * (v.h.count + v.h.span - overlap_h) + v.h.count - 1;
+      const int64_t flat = CeilDiv(rows * v.pitch + v.w.count, kLanes);
+      const int64_t by_rows = images * v.h.count * CeilDiv(v.w.count, kLanes);
+      return v.produced >= kBlockRows ? std::min(flat, by_rows) : flat;
+    };
+    if (vectors(1) >= 6 && v.tile_n * vectors(1) < vectors(v.tile_n)) v.tile_n = 1;
   }
   int64_t splits = 1;  // of the produced channels
   if (v.num_depths > 1) {

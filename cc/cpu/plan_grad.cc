@@ -84,6 +84,7 @@ void CutWide(DType dtype, WeightGradView* view) {
   v.chunk_out = even(std::max<int64_t>(1, v.out), std::min<int64_t>(64, most_out), kLanes);
   v.y_pitch = v.chunk_out < kLanes / 2 ? v.chunk_out : RoundUp(v.chunk_out, kLanes);
   v.num_chunks_out = CeilDiv(v.out, v.chunk_out);
+  v.wide_positions = std::max<int64_t>(64, 32 * 1024 / width / v.x_pitch);
 
   SetTile(256, &v.w);
   const auto y_size = [&](int64_t rows) {
@@ -94,14 +95,27 @@ void CutWide(DType dtype, WeightGradView* view) {
   while (rows > std::max<int64_t>(1, v.h.span) && y_size(rows) > y_budget) --rows;
   SetTile(rows, &v.h);
   v.tile_n = 1;
-  if (v.h.num_tiles == 1 && v.w.num_tiles == 1) {
+  if (v.h.num_tiles == 1 && v.w.num_tiles == 1 && v.batch > 0) {
     v.tile_n = std::min({v.batch, x_budget / (x_size * v.h.tile), y_budget / y_size(v.h.tile)});
-    v.tile_n = std::max<int64_t>(1, v.tile_n);
+    // Tiles enough for a few threads, though not of fewer positions than are multiplied at a time,
+    // and of nearly one size.
+    const int64_t wanted = CeilDiv(8, v.groups * v.num_chunks_in * v.num_chunks_out);
+    const int64_t least = CeilDiv(v.wide_positions, v.h.tile * v.w.tile);
+    v.tile_n = std::min(v.tile_n, std::max(least, v.batch / wanted));
+    v.tile_n = CeilDiv(v.batch, CeilDiv(v.batch, std::max<int64_t>(1, v.tile_n)));
   }
-  v.wide_positions = std::max<int64_t>(64, 32 * 1024 / width / v.x_pitch);
   v.x_elements = v.tile_n * v.h.tile * x_size + kLanes;
   v.y_elements = RoundUp(v.tile_n * y_size(v.h.tile), kLanes) + kLanes;
   v.acc_elements = v.taps * v.chunk_out * v.x_pitch * chunk_panels;
+}
+
+// Of few output channels x is best read in place, by positions; but rows of 10 or 33 fill vectors
+// badly, and then it pays to bring x into vectors of channels.
+bool ChannelsWasteLess(const WeightGradView& v) {
+  const auto filled = [](int64_t n) {
+    return static_cast<double>(n) / static_cast<double>(std::max(kLanes, RoundUp(n, kLanes)));
+  };
+  return v.in >= 32 && filled(v.in) >= 1.3 * filled(v.w.count);
 }
 
 }  // namespace
@@ -125,7 +139,7 @@ void PlanWeightGrad(const Problem& p, DType dtype, WeightGradPlan* plan) {
     axis->src_planes = plan->Keep({0});
   }
 
-  v.wide = (v.in >= 16 && v.out >= 8) || (v.in >= 8 && v.out >= 16);
+  v.wide = (v.in >= 16 && v.out >= 8) || (v.in >= 8 && v.out >= 16) || ChannelsWasteLess(v);
   v.wide ? CutWide(dtype, &v) : CutNarrow(dtype, &v);
   v.units = CeilDiv(v.batch, v.tile_n) * v.h.num_tiles * v.w.num_tiles;
 

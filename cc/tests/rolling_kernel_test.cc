@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 #include <random>
 #include <vector>
 
@@ -69,7 +70,8 @@ void RunAny(const Call& call, const rolling::Programme& g) {
 // scale is in force.
 constexpr int kBand = 18, kBandEdge = 4;
 constexpr int kZeros = 100;
-constexpr int kMagnitudes[] = {0, kZeros, -45, 30, -60};
+constexpr int kMagnitudes[] = {0, kZeros, -45, 30, -60, -78};  // 18: just out of the window
+constexpr int kBands = std::size(kMagnitudes);
 
 // Returns whether there is a programme.
 template <typename T>
@@ -88,7 +90,7 @@ bool Check(const Problem& q, Pass pass, DType dtype, bool bands, int blocks) {
   std::normal_distribution<float> draw;
   for (size_t i = 0; i < sources; ++i) {
     const int64_t row = static_cast<int64_t>(i) / source_w % source_h;
-    const int magnitude = bands ? kMagnitudes[row / kBand % 5] : 0;
+    const int magnitude = bands ? kMagnitudes[row / kBand % kBands] : 0;
     const float v = std::ldexp(draw(random_bits), magnitude);
     source.data[i] = static_cast<T>(magnitude == kZeros ? 0.f : v);
   }
@@ -152,7 +154,7 @@ int main() {
     const int target = Pick(1, Pick(0, 3) == 0 ? 70 : 32);
     q.in_channels = q.groups * (forward ? source : target);
     q.out_channels = q.groups * (forward ? target : source);
-    q.h = MakeAxis(bands ? 5 * kBand : Pick(2, 14), Pick(1, 3), Pick(-1, 1), Pick(-1, 0));
+    q.h = MakeAxis(bands ? kBands * kBand : Pick(2, 14), Pick(1, 3), Pick(-1, 1), Pick(-1, 0));
     q.w = MakeAxis(Pick(100, 128), Pick(1, 4), Pick(-1, 2), Pick(-2, 1));
     if (Pick(0, 1) == 0) q.w.in = q.w.out = 128;
     if (Pick(0, 3) == 0) q.w = MakeAxis(Pick(230, 260), 3, 1, 1);

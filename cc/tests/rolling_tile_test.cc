@@ -16,6 +16,7 @@
 
 namespace {
 
+using transconv::kLowScale;
 using transconv::PackedRow;
 using transconv::Problem;
 using transconv::RollingTaps;
@@ -54,10 +55,10 @@ void CheckStrips() {
   }
 }
 
-// As float16 takes a number with three products: the high part, and the low part times 2^11.
+// As float16 takes a number with three products: the high part, and the low part.
 struct Parts {
   double high, low;
-  explicit Parts(double v) : high(std::round(256.0 * v) / 256.0), low(2048.0 * (v - high)) {}
+  explicit Parts(double v) : high(std::round(256.0 * v) / 256.0), low(kLowScale * (v - high)) {}
 };
 enum class Form { kPlain, kStacked, kSplit };
 
@@ -101,7 +102,7 @@ struct Data {
       const double a = source[forward ? x : y], b = weight[w];
       double& sum = want[forward ? y : x];
       sum += a * b;
-      if (split) sum -= Parts(a).low * Parts(b).low / (2048.0 * 2048.0);
+      if (split) sum -= Parts(a).low * Parts(b).low / (double{kLowScale} * kLowScale);
     });
     return want;
   }
@@ -278,7 +279,8 @@ int CheckForm(const Problem& q, transconv::Pass pass, int shares, std::mt19937* 
               const int64_t u = b.origin + column;
               if (u < 0 || u >= d.w.target) continue;
               double sum = b.Sum(packed, warpgroup, slot, next, i % 64, column);
-              if (split) sum += b.Sum(packed, warpgroup, slot, next, i % 64 + 32, column) / 2048.0;
+              if (split)
+                sum += b.Sum(packed, warpgroup, slot, next, i % 64 + 32, column) / kLowScale;
               const size_t at =
                   transconv::definition::At(q, !d.forward, image, group * d.m + channel, t, u);
               if (!(std::fabs(sum - want[at]) < 1e-9)) Fail("a target is wrong");

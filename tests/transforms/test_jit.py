@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+import rows
 
-from jax_transconv import conv_transpose2d
+from jax_transconv import conv_transpose2d, plan
 
 CASE = cases.Case("jit", 2, 4, 6, 5, 4, 3, 2, (2, 1), (1, 0), groups=2)
 
@@ -167,3 +168,39 @@ def test_threads_may_share_a_function():
     with ThreadPoolExecutor(4) as pool:
         for case, y in zip(members, pool.map(one, members), strict=True):
             oracle.assert_close(y, case.expected()["y"], case.dtype)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("precision", ["default", "highest"])
+@pytest.mark.parametrize(
+    "row", [r for r in plan.CANDIDATES if r.backend == "cuda"], ids=lambda r: r.name
+)
+def test_command_buffers(row, precision):
+    """Kernels that start before the one in front of them ends do not, in a graph."""
+    # Of stride 1, few channels and long rows: there is no row that can't run it.
+    case = cases.WIDE[0].replace(bias=False)
+    spec = rows.problem(case, "cuda", precision=precision)
+    samples = [case.replace(name=f"replay{i}").data() for i in range(5)]
+    for i, sample in enumerate(samples):
+        # Other scales than those of the call before.
+        sample.x[:], sample.dy[:] = 2.0 ** (9 * i) * sample.x, 2.0**-i * sample.dy
+    wanted = [case.expected(sample) for sample in samples]
+    for pass_name in row.passes:
+        reason = rows.why_not(row, pass_name, spec, "cuda")
+        if reason is not None:
+            pytest.skip(reason)
+        run, names = rows.program(case, pass_name, row.name, precision=precision)
+
+        def step(first, *rest, run=run):
+            return jax.tree.map(lambda v: 2 * v, run(4 * first, *rest))
+
+        arguments = []
+        for sample in samples:
+            operands = {"x": sample.x, "w": sample.weight, "b": None, "dy": sample.dy}
+            arguments.append(tuple(operands[name] for name in names))
+        what = rows.RESULTS[pass_name][0]
+        for i, results in rows.replays(step, arguments):
+            (value,) = jax.tree.leaves(results)
+            oracle.assert_close(
+                value / 8, wanted[i][what], case.dtype, precision=precision, what=what
+            )

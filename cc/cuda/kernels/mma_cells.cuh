@@ -43,7 +43,7 @@ struct Exchange {
   uint32_t largest[2][kWarps];
 };
 
-template <typename T, int PRODUCTS, int kLowScale>
+template <typename T, int PRODUCTS, int LOW_SCALE>
 struct Loader {
   using Raw = typename Element<T>::Raw;
   static constexpr bool kScaled = sizeof(T) == 4;
@@ -99,7 +99,7 @@ struct Loader {
     const float scale = ScaleOf(exponent);
     Gather(base, chunks, channels, [&](const Raw(&v)[8], uint32_t to) {
       uint32_t packed[4], low[4];
-      largest = ConvertCell<T, PRODUCTS, kLowScale>(v, scale, packed, low, largest);
+      largest = ConvertCell<T, PRODUCTS, LOW_SCALE>(v, scale, packed, low, largest);
       ptx::StoreShared128(shared + to, make_uint4(packed[0], packed[1], packed[2], packed[3]));
       if constexpr (PRODUCTS == 3) {
         ptx::StoreShared128(shared + to + p.low_at, make_uint4(low[0], low[1], low[2], low[3]));

@@ -16,6 +16,7 @@
 #include <cstdint>
 
 #include "core/divider.h"
+#include "core/pack_order.h"
 #include "core/tile_plan.h"
 #include "cuda/kernels/mma_cells.cuh"
 #include "cuda/primitives/mma.cuh"
@@ -198,7 +199,7 @@ __global__ void __launch_bounds__(kThreads, PRODUCTS == 1 ? 2 : 1)
   const int warp_index = threadIdx.x / 32;
   const Warp<T, PRODUCTS> warp{p, cells, static_cast<int>(threadIdx.x) % 32, 32 * (warp_index % 2),
                                8 * (warp_index / 2)};
-  Loader<T, PRODUCTS, 2048> loader{p.cells, places, cells, exchange};
+  Loader<T, PRODUCTS, kLowScale> loader{p.cells, places, cells, exchange};
 
   for (int index = blockIdx.x; index < p.tiles; index += gridDim.x) {
     const Tile tile(p, index);

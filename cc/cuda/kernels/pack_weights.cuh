@@ -3,9 +3,9 @@
 // The result is [group][m block of 64][row residue][slab of 16 k][tap][operand][2 chunks][64
 // rows][8], m being the target's channel and k the source's; missing channels are zeros. Operands
 // are the weight itself or, for three products, its high part, its low part, and the high part
-// times 2^-11, which meets the pixels' low part stored times 2^11. float32 rows carry a power of
-// two of their own, so that float16 holds them with all its bits. Operands that have 32 channels
-// twice are in core/pack_order.h; a split one has the low part times 2^11.
+// divided by kLowScale, which meets the pixels' low part stored times kLowScale. float32 rows carry
+// a power of two of their own, so that float16 holds them with all its bits. Operands that have 32
+// channels twice are in core/pack_order.h; a split one has the low part times kLowScale.
 #ifndef TRANSCONV_CUDA_KERNELS_PACK_WEIGHTS_CUH_
 #define TRANSCONV_CUDA_KERNELS_PACK_WEIGHTS_CUH_
 
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kPackThreads)
         }
         halves[0][c] = high;
         halves[1][c] = __float2half_rn(v - __half2float(high));
-        halves[2][c] = __float2half_rn(__half2float(high) * (1.f / 2048.f));
+        halves[2][c] = __float2half_rn(__half2float(high) * (1.f / kLowScale));
       } else {
         operands[c] = inside ? row[k * p.stride_k + p.tap_kernel[tap]] : static_cast<T>(0.f);
       }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "core/pack_order.h"
 #include "core/rolling_plan.h"
 #include "cuda/kernels/rolling_item.cuh"
 #include "cuda/kernels/sm90_rolling_params.cuh"

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "core/pack_order.h"
 #include "cuda/kernels/cells_ahead.cuh"
 #include "cuda/kernels/sm90_tile_params.cuh"
 #include "cuda/primitives/operand.cuh"
@@ -62,7 +63,7 @@ struct Producer : CellTables {
                                           uint32_t largest) const {
     const uint32_t to = TargetOf(unit);
     uint32_t packed[4], low[4];
-    largest = ConvertCell<T, PRODUCTS, 2048>(v, scale, packed, low, largest);
+    largest = ConvertCell<T, PRODUCTS, kLowScale>(v, scale, packed, low, largest);
     const bool exists = to != kNoCell;
     const uint32_t at = stage + ChunkOf(unit) * p.chunk_pitch + to;
     ptx::StoreShared128If(at, make_uint4(packed[0], packed[1], packed[2], packed[3]), exists);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "core/pack_order.h"
 #include "core/rolling_plan.h"
 #include "cuda/kernels/rolling_item.cuh"
 #include "cuda/kernels/sm90_wgrad_rolling_params.cuh"
@@ -128,7 +129,7 @@ struct Producer {
   __device__ __forceinline__ uint32_t Put(const Raw (&v)[8], uint32_t to, bool is_dy, bool twice,
                                           float scale, uint32_t largest) const {
     uint32_t packed[4], low[4];
-    largest = ConvertCell<T, PRODUCTS, RollingSplit::kLowScale>(v, scale, packed, low, largest);
+    largest = ConvertCell<T, PRODUCTS, kLowScale>(v, scale, packed, low, largest);
     Store(packed, to, twice);
     if constexpr (PRODUCTS == 3) Store(low, to + (is_dy ? Ring::kDyLow : Ring::kXLow), twice);
     return largest;
@@ -161,8 +162,7 @@ struct Producer {
           ring + 2 * Ring::TailChannel(lane) +
           Ring::DyCell(slot, Ring::TailRow(lane), warp + 4 * half, Ring::TailColumn(lane));
       uint32_t packed, low;
-      largest = ConvertChannel<T, PRODUCTS, RollingSplit::kLowScale>(v[half], scale, &packed, &low,
-                                                                     largest);
+      largest = ConvertChannel<T, PRODUCTS, kLowScale>(v[half], scale, &packed, &low, largest);
       store(to, packed);
       if constexpr (PRODUCTS == 3) store(to + Ring::kDyLow, low);
     }

@@ -133,11 +133,9 @@ __device__ __forceinline__ int PackedExponent(const Magnitudes& m) {
   return max(GuessedExponent<PRODUCTS>(m), CellsExponent(m.all));
 }
 
-constexpr int kLowScale = 2048;  // of what rounding to float16 cut off
-
 // One cell: eight channels in 16 bits, and for three products the part that rounding cut off, times
-// kLowScale. Returns the larger of `largest` and the cell's magnitudes, per half.
-template <typename T, int PRODUCTS, int kLowScale>
+// LOW_SCALE. Returns the larger of `largest` and the cell's magnitudes, per half.
+template <typename T, int PRODUCTS, int LOW_SCALE>
 __device__ __forceinline__ uint32_t ConvertCell(const typename Element<T>::Raw (&v)[8], float scale,
                                                 uint32_t (&packed)[4], uint32_t (&low)[4],
                                                 uint32_t largest) {
@@ -149,7 +147,7 @@ __device__ __forceinline__ uint32_t ConvertCell(const typename Element<T>::Raw (
       if constexpr (PRODUCTS == 3) {
         const __half2 h = reinterpret_cast<const __half2&>(packed[i]);
         low[i] =
-            ptx::PackHalf2((a - __low2float(h)) * kLowScale, (b - __high2float(h)) * kLowScale);
+            ptx::PackHalf2((a - __low2float(h)) * LOW_SCALE, (b - __high2float(h)) * LOW_SCALE);
       }
     } else {
       packed[i] = v[2 * i] | static_cast<uint32_t>(v[2 * i + 1]) << 16;
@@ -163,7 +161,7 @@ __device__ __forceinline__ uint32_t ConvertCell(const typename Element<T>::Raw (
 }
 
 // The same of one channel, in the lower halves.
-template <typename T, int PRODUCTS, int kLowScale>
+template <typename T, int PRODUCTS, int LOW_SCALE>
 __device__ __forceinline__ uint32_t ConvertChannel(typename Element<T>::Raw v, float scale,
                                                    uint32_t* packed, uint32_t* low,
                                                    uint32_t largest) {
@@ -172,7 +170,7 @@ __device__ __forceinline__ uint32_t ConvertChannel(typename Element<T>::Raw v, f
     *packed = ptx::PackHalf2(a, 0.f);
     if constexpr (PRODUCTS == 3) {
       const __half2 h = reinterpret_cast<const __half2&>(*packed);
-      *low = ptx::PackHalf2((a - __low2float(h)) * kLowScale, 0.f);
+      *low = ptx::PackHalf2((a - __low2float(h)) * LOW_SCALE, 0.f);
     }
     largest = ptx::MaxAbsHalf2(largest, *packed);
   } else {
