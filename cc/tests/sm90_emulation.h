@@ -316,6 +316,10 @@ T LoadIf(const T* p, uint32_t wanted) {
   emulation::readable.Check(p, sizeof(T), sizeof(T));
   return *p;
 }
+inline void PrefetchIf(const void* p, bool wanted) {
+  if (wanted) emulation::readable.Check(p, 1, 1);
+}
+inline int Late(int v) { return v; }
 inline const char* Advance(const char* p, uint32_t k, uint32_t bytes) {
   return p + static_cast<uint64_t>(k) * bytes;
 }

@@ -244,6 +244,20 @@ __device__ __forceinline__ uint32_t LoadIf(const uint32_t* p, uint32_t wanted) {
   return v;
 }
 
+// Brings a line into the second-level cache, where `wanted`; waits for nothing.
+__device__ __forceinline__ void PrefetchIf(const void* p, bool wanted) {
+  asm volatile(
+      "{ .reg .pred q; setp.ne.b32 q, %1, 0;\n"
+      "@q prefetch.global.L2 [%0]; }" ::"l"(p),
+      "r"(static_cast<uint32_t>(wanted)));
+}
+
+// The same value, from which nothing is computed ahead of time: where registers are scarce.
+__device__ __forceinline__ int Late(int v) {
+  asm volatile("" : "+r"(v));
+  return v;
+}
+
 // p + k * bytes in one instruction.
 __device__ __forceinline__ const char* Advance(const char* p, uint32_t k, uint32_t bytes) {
   uint64_t r;
