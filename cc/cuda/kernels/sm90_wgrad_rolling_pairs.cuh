@@ -188,6 +188,10 @@ struct PairProducer {
         const bool last = r + 1 == kRounds;
         if (last) item = ItemOf(ahead);  // what is loaded from here on belongs to it
         const Source from = SourceOf(item, last ? 0 : r + 1);
+        if constexpr (COLUMNS == 64 || IN_HALVES <= OUT_HALVES) {  // else registers are short
+          AskAhead<Pairs, 64, kBytes>(p, IsDy(last ? 0 : r + 1), from.at, from.channel, from.row,
+                                      lane);
+        }
         const uint32_t to = TargetOf(slot, r);
         const bool is_dy = IsDy(r), twice = is_dy && slot == 0;
 #pragma unroll

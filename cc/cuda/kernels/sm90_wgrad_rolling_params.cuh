@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "core/rolling_plan.h"
+#include "cuda/primitives/ptx.cuh"
 
 namespace transconv::cuda::sm90_wgrad_rolling {
 
@@ -29,6 +30,8 @@ struct RollingParams {
   float* slots;               // [split][slot][warpgroup][vertical tap][64 x 64 in register order]
   int64_t x_batch, dy_batch;  // strides in bytes
   uint32_t x_channel, dy_channel;
+  uint32_t x_lines, dy_lines;  // whole ones of 256 bytes, of all images
+  int items_ahead;             // from an item that is loaded to the one that is asked for, or 0
   int x_h, x_w, dy_h, dy_w;
   int crop_h, crop_w;
   int batch, pairs;
@@ -57,6 +60,24 @@ struct Control {
   alignas(16) Work work;  // apart from what is written later
 };
 static_assert(sizeof(Control) <= kControlBytes, "the rings start behind it");
+
+// Asks for a chunk's rows that lie some items below those of a round, so that they wait in the
+// second-level cache: what is in flight in registers is a third of what memory's latency takes. A
+// lane asks for one of at most four units of one channel, each of which is at most a line of
+// memory. What lies there may be another channel's, which costs no more than the bytes.
+template <typename Layout, int kColumns, int kBytes>  // of a unit, of an element
+__device__ __forceinline__ void AskAhead(const RollingParams& p, bool is_dy, const char* own,
+                                         uint32_t channel, uint32_t row, int lane) {
+  lane = ptx::Late(lane);
+  const int unit = lane % 4;
+  const int down = 2 * p.items_ahead + Layout::UnitRow(unit);
+  const char* const at =
+      own - lane * (kColumns / 32 * kBytes) + static_cast<int64_t>(lane / 4) * channel +
+      static_cast<int64_t>(down) * row + unit % Layout::kGroups * kColumns * kBytes;
+  const char* const tensor = static_cast<const char*>(is_dy ? p.dy : p.x);
+  const bool exists = static_cast<uint32_t>((at - tensor) >> 8) < (is_dy ? p.dy_lines : p.x_lines);
+  ptx::PrefetchIf(at, exists && unit < Layout::kUnits && p.items_ahead > 0);
+}
 
 template <int kChannels>  // of a block
 __device__ inline Work WorkOf(const RollingParams& p) {

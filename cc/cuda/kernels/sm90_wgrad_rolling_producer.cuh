@@ -266,7 +266,11 @@ struct Producer {
           ahead.Next(p.pairs);
           item = ItemOf(ahead);
         }
-        const Source from = SourceOf(item, Ring::RoundOf(last ? 0 : r + 1));
+        const Round next = Ring::RoundOf(last ? 0 : r + 1);
+        const Source from = SourceOf(item, next);
+        if constexpr (PRODUCTS == 1 && kScaled) {  // else there are no registers for it
+          AskAhead<Ring, 32, sizeof(T)>(p, next.is_dy, from.at, from.channel, from.row, lane);
+        }
         const uint32_t to = TargetOf(slot, round);
         const bool twice = round.is_dy && slot == 0;
         const float scale = round.is_dy ? dy_scale : x_scale;

@@ -19,6 +19,7 @@ namespace transconv::cuda::sm90_wgrad_rolling {
 
 constexpr int64_t kSlotBytes = 4 * 64 * 64;  // of one tap
 constexpr int64_t kMaxWorkspace = int64_t{256} << 20;
+constexpr int kItemsAhead = 1;
 constexpr int kMaxPasses = kWgradMaxPlaces / (kRollingTaps * kRollingTaps);
 
 struct Programme {
@@ -84,6 +85,9 @@ inline RollingParams ParamsOf(const Problem& q, DType dtype, const Programme& g)
   p.dy_channel = static_cast<uint32_t>(q.h.out * q.w.out * element);
   p.x_batch = q.in_channels * p.x_channel;
   p.dy_batch = q.out_channels * p.dy_channel;
+  p.x_lines = static_cast<uint32_t>(q.batch * p.x_batch / 256);
+  p.dy_lines = static_cast<uint32_t>(q.batch * p.dy_batch / 256);
+  p.items_ahead = kItemsAhead;
   p.x_h = static_cast<int>(q.h.in);
   p.x_w = static_cast<int>(q.w.in);
   p.dy_h = static_cast<int>(q.h.out);
