@@ -14,6 +14,7 @@
 
 #include <cstdint>
 
+#include "core/divider.h"
 #include "core/pack_order.h"
 #include "core/tile_plan.h"
 #include "cuda/primitives/operand.cuh"
@@ -21,7 +22,9 @@
 
 namespace transconv::cuda {
 
-constexpr int kPackThreads = 256;
+constexpr int kPackThreads = 512;
+constexpr int kPackLoads = 10;     // of a thread at a time
+constexpr int kPackKept = 8192;    // weights of a row that are read once; the rest twice
 constexpr int kPackExponent = 13;  // a row's largest weight becomes 2^13 or above
 
 struct PackParams {
@@ -30,7 +33,8 @@ struct PackParams {
   float* scales;                             // by target channel; float32 only
   int64_t stride_m, stride_k, stride_group;  // elements
   int groups, m_per_group, k_per_group, m_blocks, slabs;
-  int taps, packed_taps;      // of the kernel; of the operand, more than those where it is stacked
+  int taps, packed_taps;  // of the kernel; of the operand, more than those where it is stacked
+  Divider by_tap, by_packed_tap;
   int block_channels, stack;  // as in PackedRow
   int first_tap[kMaxResidues + 1];
   int16_t tap_kernel[kMaxTileTaps];
@@ -46,16 +50,30 @@ __global__ void __launch_bounds__(kPackThreads)
   const int channel = own.channel;
   const bool exists = channel < p.m_per_group;
   const T* row = static_cast<const T*>(p.weight) + group * p.stride_group + channel * p.stride_m;
+  const auto at = [&](int k, int tap) { return row + k * p.stride_k + tap; };
 
+  // float32: the row as it is, tap after tap of one channel after the other. It is read in the
+  // order of memory, all of a thread's loads at a time, as the latency of each would be felt.
+  __shared__ float kept[sizeof(T) == 4 ? kPackKept : 1];
   float scale = 1.f;
   if constexpr (sizeof(T) == 4) {
     __shared__ uint32_t warps[kPackThreads / 32];
     uint32_t largest = 0;
-    if (exists) {
-#pragma unroll 8
-      for (int i = threadIdx.x; i < p.k_per_group * p.taps; i += kPackThreads) {
-        const int k = i / p.taps, tap = i - k * p.taps;
-        const uint32_t bits = __float_as_uint(row[k * p.stride_k + tap]) & 0x7fffffffu;
+    const int count = exists ? p.k_per_group * p.taps : 0;
+    for (int first = threadIdx.x; first < count; first += kPackLoads * kPackThreads) {
+      float v[kPackLoads];
+#pragma unroll
+      for (int j = 0; j < kPackLoads; ++j) {
+        const int i = first + j * kPackThreads;
+        int k = i;
+        const int tap = p.by_tap.Split(k);
+        v[j] = i < count ? *at(k, tap) : 0.f;
+      }
+#pragma unroll
+      for (int j = 0; j < kPackLoads; ++j) {
+        const int i = first + j * kPackThreads;
+        if (i < min(count, kPackKept)) kept[i] = v[j];
+        const uint32_t bits = __float_as_uint(v[j]) & 0x7fffffffu;
         if (bits < 0x7f800000u) largest = max(largest, bits);
       }
     }
@@ -71,11 +89,22 @@ __global__ void __launch_bounds__(kPackThreads)
     }
   }
 
+  // Of the operand, scaled.
+  const auto weight = [&](int k, int tap) {
+    if constexpr (sizeof(T) == 4) {
+      const int i = k * p.taps + tap;
+      return (i < kPackKept ? kept[i] : *at(k, tap)) * scale;
+    } else {
+      return *at(k, tap);
+    }
+  };
   const int taps = p.packed_taps;
   const int64_t block = (static_cast<int64_t>(group) * p.m_blocks + own.block) * p.slabs * taps;
   for (int i = threadIdx.x; i < p.slabs * taps * 2; i += kPackThreads) {
-    const int chunk = i % 2, t = i / 2 % taps, slab = i / 2 / taps;
+    int slab = i / 2;
+    const int chunk = i % 2, t = p.by_packed_tap.Split(slab);
     const int tap = own.TapOf(t, p.taps);
+    const int kernel = tap >= 0 ? p.tap_kernel[tap] : 0;
     int residue = 0;
     while (t >= p.first_tap[residue + 1]) ++residue;
     const int count = p.first_tap[residue + 1] - p.first_tap[residue];
@@ -87,7 +116,7 @@ __global__ void __launch_bounds__(kPackThreads)
       const int k = slab * 16 + chunk * 8 + c;
       const bool inside = exists && tap >= 0 && k < p.k_per_group;
       if constexpr (sizeof(T) == 4) {
-        const float v = inside ? row[k * p.stride_k + p.tap_kernel[tap]] * scale : 0.f;
+        const float v = inside ? weight(k, kernel) : 0.f;
         const __half high = __float2half_rn(v);
         if constexpr (SPLIT) {
           const float low = (v - __half2float(high)) * kLowScale;
@@ -98,7 +127,7 @@ __global__ void __launch_bounds__(kPackThreads)
         halves[1][c] = __float2half_rn(v - __half2float(high));
         halves[2][c] = __float2half_rn(__half2float(high) * (1.f / kLowScale));
       } else {
-        operands[c] = inside ? row[k * p.stride_k + p.tap_kernel[tap]] : static_cast<T>(0.f);
+        operands[c] = inside ? weight(k, kernel) : static_cast<T>(0.f);
       }
     }
     using Tap = PackedTap<SPLIT>;

@@ -49,6 +49,7 @@ cudaError_t LaunchPackWeights(const Call& call, const TilePlan& plan, const Pack
   p.m_blocks = packed.m_blocks;
   p.slabs = packed.slabs;
   p.taps = p.packed_taps = plan.taps;
+  p.by_tap = p.by_packed_tap = Divider(plan.taps);
   p.block_channels = kPackedRows;
   std::copy_n(plan.first_tap, kMaxResidues + 1, p.first_tap);
   std::copy_n(plan.tap_kernel, kMaxTileTaps, p.tap_kernel);

@@ -176,6 +176,8 @@ inline PackParams PackParamsOf(const Call& call, const Programme& g) {
   p.slabs = 2 * g.halves;
   p.taps = static_cast<int>(taps);
   p.packed_taps = g.taps.count();
+  p.by_tap = Divider(p.taps);
+  p.by_packed_tap = Divider(p.packed_taps);
   const bool twice = g.products == 3 || g.taps.stacked;
   p.block_channels = twice ? kStackChannels : kPackedRows;
   p.stack = g.taps.shift();
