@@ -36,40 +36,6 @@ struct Producer : CellTables {
             OffsetsOf(which), p.k_per_group};
   }
 
-  // The same tile's next stage, and the first of a tile that may not exist.
-  __device__ __forceinline__ Source StageBehind(Source from) const {
-    from.base += p.depth * kSlabChannels * int64_t{p.source_channel};
-    from.channels -= p.depth * kSlabChannels;
-    return from;
-  }
-  __device__ __forceinline__ Source FirstOf(const Tile& tile, int which, bool exists) const {
-    Source from = SourceOf(tile, which);
-    if (!exists) from.channels = 0;
-    return from;
-  }
-  // A stage that is asked for, so that its loads will find it in the second-level cache. Eight
-  // channels of a pixel lie in one line or in eight; then a lane asks for every eighth cell of one
-  // of them. From this lane's channel and first cell on; no channels if there is no such stage.
-  struct AskedStage {
-    const char* base;
-    uint32_t offsets;  // shared address
-    int channels;
-  };
-  __device__ __forceinline__ AskedStage AskedOf(const Source& from, int which) const {
-    const unsigned own = ptx::Late(lane), channel = p.channels_first ? own / 4 : 0;
-    return {ptx::Advance(from.base, channel, p.source_channel),
-            ptx::SharedAddress(OffsetsOf(which)) + 4 * (p.channels_first ? own % 4 * 8 : own),
-            from.channels - static_cast<int>(channel)};
-  }
-  __device__ __forceinline__ void Ask(const AskedStage& stage, int unit) const {
-    const int channel = 8 * ChunkOf(unit);
-    const uint32_t offset =
-        ptx::LoadSharedWord(stage.offsets + 128 * min(unit >> p.chunk_shift, p.cell_groups));
-    ptx::PrefetchIf(
-        ptx::Advance(stage.base + offset, static_cast<uint32_t>(channel), p.source_channel),
-        offset != kNoCell && channel < stage.channels);
-  }
-
   // Where a unit's loads start, and how many channels exist from there on.
   struct Place {
     const char* base;
@@ -163,14 +129,6 @@ struct Producer : CellTables {
 #pragma unroll
       for (int i = 0; i < kUnits; ++i) Gather(v[i], current, UnitOf(i));
     }
-    if (p.asks > 0) {
-      AskedStage asked = AskedOf(current, 0);
-      for (int i = kAsync ? p.ahead : kUnits; i < p.units_per_warp; ++i) Ask(asked, UnitOf(i));
-      if (kAsync && p.asks > 1) {
-        asked = AskedOf(StageBehind(current), 0);
-        for (int i = 0; i < p.units_per_warp; ++i) Ask(asked, UnitOf(i));
-      }
-    }
 
     int stage = 0;
     uint32_t parity = 1, turn = 0;
@@ -182,15 +140,12 @@ struct Producer : CellTables {
       if (more) BuildOffsets(next_tile, which ^ 1);
       ptx::NamedBarrier<1, kProducers>();
       for (int slab = 0; slab < p.slabs; slab += p.depth) {
-        const bool last = slab + p.depth >= p.slabs;
-        const Source next = last ? FirstOf(next_tile, which ^ 1, more) : StageBehind(current);
-        AskedStage asked{};
-        if (kAsync && p.asks > 1) {  // tiles have two stages or more: their tables are there
-          const bool crosses = !last && slab + 2 * p.depth >= p.slabs;
-          asked = crosses ? AskedOf(FirstOf(next_tile, which ^ 1, more), which ^ 1)
-                          : AskedOf(StageBehind(next), last ? which ^ 1 : which);
-        } else if (p.asks > 0) {
-          asked = AskedOf(next, last ? which ^ 1 : which);
+        Source next = current;
+        next.base += p.depth * kSlabChannels * int64_t{p.source_channel};
+        next.channels -= p.depth * kSlabChannels;
+        if (slab + p.depth >= p.slabs) {
+          next = SourceOf(next_tile, which ^ 1);
+          if (!more) next.channels = 0;
         }
         ptx::BarrierWait(ptx::SharedAddress(&control.empty[stage]), parity);
         const uint32_t at = stages + stage * p.stage_bytes;
@@ -201,13 +156,11 @@ struct Producer : CellTables {
             cells.Take(v[0]);
             largest = Put(v[0], at, UnitOf(i), largest);
             Start(cells, current, UnitOf(i + p.ahead));
-            if (p.asks > 0) Ask(asked, UnitOf(i));
           }
           for (; i < p.units_per_warp; ++i) {
             cells.Take(v[0]);
             largest = Put(v[0], at, UnitOf(i), largest);
             Start(cells, next, UnitOf(i + p.ahead - p.units_per_warp));
-            if (p.asks > 0) Ask(asked, UnitOf(i));
           }
         } else {
           for (int j = 0; j < p.units_per_warp; j += kUnits) {
@@ -219,7 +172,6 @@ struct Producer : CellTables {
                                 last ? next.offsets : current.offsets,
                                 last ? next.channels : current.channels};
               Gather(v[i], from, UnitOf(last ? i : j + i + kUnits));
-              Ask(asked, UnitOf(j + i));
             }
           }
         }

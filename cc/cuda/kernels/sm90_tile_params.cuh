@@ -52,7 +52,6 @@ struct TileParams {
   int group_pitch, row_cells;  // between 8 columns of an instruction (bytes), between instructions
   int cell_groups, units_per_warp;  // groups of 32 cells; units of a warp in a stage
   int ahead, chunk_shift;           // units in flight; 2 * depth as a power of two
-  int asks;                         // how many stages ahead lines are asked for, up to 2
   int chunk_taps, stages, weight_stages;
   // Byte offsets in shared memory.
   int chunk_pitch, low_at, stage_bytes, weight_bytes, block_bytes, staging_pitch;

@@ -248,14 +248,6 @@ inline const char* Choose(const Problem& q, Pass pass, DType dtype, Programme* b
   return least < std::numeric_limits<double>::infinity() ? nullptr : reason;
 }
 
-// How many stages ahead lines are asked for: so many that a load finds what was asked for, which
-// takes a microsecond or two, and so few that the second-level cache keeps it until then.
-inline int Asks(const Programme& g, int element) {
-  constexpr int kUnitsAhead = 4;  // of a warp, from what is asked for to what is loaded
-  const bool one = element == 2 || g.depth >= g.slabs;
-  return one || UnitsPerWarp(g, element, g.depth) >= kAhead + kUnitsAhead ? 1 : 2;
-}
-
 inline void FillParams(const Call& call, const Programme& g, TileParams* p) {
   const Problem& q = call.problem;
   const bool forward = call.pass == Pass::kForward;
@@ -320,7 +312,6 @@ inline void FillParams(const Call& call, const Programme& g, TileParams* p) {
   while ((1 << p->chunk_shift) < 2 * g.depth) ++p->chunk_shift;
   p->units_per_warp = UnitsPerWarp(g, static_cast<int>(element), g.depth);
   p->ahead = AheadOf(p->units_per_warp, kAhead);
-  p->asks = Asks(g, static_cast<int>(element));
   p->chunk_taps = g.chunk_taps;
   p->stages = g.stages;
   p->weight_stages = g.weight_stages;
