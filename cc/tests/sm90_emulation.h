@@ -62,6 +62,8 @@ constexpr unsigned kMostThreads = 1024;
 inline std::array<ThreadState, kMostThreads> states;
 inline ThreadState& Mine() { return states[::threadIdx.x]; }
 inline std::map<uint32_t, Groups::Group> loads;  // by their barrier
+// Copies of threads that arrive at a barrier when they are done, by that barrier.
+inline std::map<uint32_t, Groups::Group> arrivals;
 inline Barrier named_barriers[16];
 
 // What may be read or written.
@@ -160,6 +162,7 @@ void LaunchSm90(unsigned grid, unsigned threads, size_t shared_bytes, const Kern
     if (!mine.products.done()) Fail("a product is not waited for");
     __syncthreads();
     if (::threadIdx.x == 0 && !loads.empty()) Fail("a bulk load is not waited for");
+    if (::threadIdx.x == 0 && !arrivals.empty()) Fail("an arrival is not waited for");
   });
 }
 
@@ -206,6 +209,11 @@ inline void BarrierWait(uint32_t barrier, uint32_t parity) {
         for (const auto& happen : arriving.mapped()) happen();
         continue;
       }
+    }
+    const auto arriving = emulation::arrivals.extract(barrier);
+    if (!arriving.empty()) {
+      for (const auto& happen : arriving.mapped()) happen();
+      continue;
     }
     emulation::Yield();
   }
@@ -278,6 +286,17 @@ inline void CopyAsync8(uint32_t shared, const void* global, bool wanted) {
 }
 inline void CopyAsync16(uint32_t shared, const void* global, bool wanted) {
   CopyAsync<16>(shared, global, wanted);
+}
+inline void CopyAsyncArrive(uint32_t barrier) {
+  emulation::Groups& copies = emulation::Mine().copies;
+  copies.Commit();
+  emulation::Groups::Group& late = emulation::arrivals[barrier];
+  for (auto& group : copies.committed) {
+    for (auto& happen : group) late.push_back(std::move(happen));
+  }
+  copies.committed.clear();
+  late.push_back([=] { emulation::Change(barrier, 1, 0); });
+  emulation::block.moved = true;
 }
 inline void CopyAsyncCommit() { emulation::Mine().copies.Commit(); }
 template <int kPending>
