@@ -76,7 +76,7 @@ inline GemmParams ParamsOf(const Call& call, const GemmPlan& g) {
   p.channel = forward ? pixels : y_channel;
   p.line = forward ? 0 : width;
   p.lines = g.lines;
-  p.vector = g.vector;
+  p.vector = Aligned(p.source, g.vector);
   p.columns = g.columns;
   p.by_row = Divider(forward ? q.h.kernel : 1);
   p.by_value = Divider(forward ? q.w.kernel : 1);
@@ -97,6 +97,12 @@ inline unsigned Blocks(const GemmParams& p, int multiprocessors) {
 
 template <typename T, int N, int VALUES>
 cudaError_t LaunchKernel(const Call& call, const GemmPlan& g) {
+  const GemmParams p = ParamsOf(call, g);
+  constexpr int kElement = sizeof(T);
+  if (p.vector < std::max(4, VALUES * kElement) ||
+      Aligned(p.target, p.store * kElement) < p.store * kElement) {
+    return cudaErrorMisalignedAddress;
+  }
   PackGemmKernel<T><<<PackBlocks(g), kPackGemmThreads, 0, call.stream>>>(PackParamsOf(call, g));
   cudaError_t status = cudaGetLastError();
   if (status != cudaSuccess) return status;
@@ -108,7 +114,6 @@ cudaError_t LaunchKernel(const Call& call, const GemmPlan& g) {
   const int shared = SharedBytes(g);
   status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
   if (status != cudaSuccess) return status;
-  const GemmParams p = ParamsOf(call, g);
   return LaunchBehind(kernel, Blocks(p, multiprocessors), kThreads, static_cast<size_t>(shared),
                       call.stream, p, static_cast<unsigned>(p.splits));
 }
