@@ -136,7 +136,9 @@ inline const char* PlanGemm(const Problem& q, Pass pass, DType dtype, int multip
       g.tile_columns = n;
       g.column_tiles = static_cast<int>(CeilDiv(g.columns, n));
       g.splits = splits;
-      if (splits > 1 && (splits > g.slabs || g.tiles() * splits > multiprocessors)) continue;
+      // Clusters of four and more do not fill every part of the machine.
+      const int64_t most = splits > 2 ? multiprocessors * 7 / 8 : multiprocessors;
+      if (splits > 1 && (splits > g.slabs || g.tiles() * splits > most)) continue;
       if (const double cost = GemmCost(g, forward, multiprocessors); cost < least) {
         least = cost;
         *plan = g;
