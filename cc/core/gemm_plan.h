@@ -91,6 +91,13 @@ struct GemmPlan {
 
   int slab_lines(int element) const { return kGemmSlabBytes / element / values; }
   int64_t tiles() const { return int64_t{row_tiles} * column_tiles; }
+  // Of so many columns, each with so many blocks.
+  void SetTiles(int n, int blocks) {
+    tile_columns = n;
+    column_tiles = static_cast<int>(CeilDiv(columns, n));
+    splits = blocks;
+    workspace_bytes = int64_t{column_tiles} * slabs * n * kGemmSlabBytes;
+  }
 };
 
 // Cycles that the busiest multiprocessor needs, fitted to what was measured (benchmarks/NOTES.md):
@@ -133,9 +140,7 @@ inline const char* PlanGemm(const Problem& q, Pass pass, DType dtype, int multip
   double least = std::numeric_limits<double>::infinity();
   for (const int n : {256, 128, 64}) {
     for (const int splits : {1, 2, 4, 8}) {
-      g.tile_columns = n;
-      g.column_tiles = static_cast<int>(CeilDiv(g.columns, n));
-      g.splits = splits;
+      g.SetTiles(n, splits);
       if (splits > 1 && (splits > g.slabs || g.tiles() * splits > multiprocessors)) continue;
       if (const double cost = GemmCost(g, forward, multiprocessors); cost < least) {
         least = cost;
@@ -143,8 +148,6 @@ inline const char* PlanGemm(const Problem& q, Pass pass, DType dtype, int multip
       }
     }
   }
-  plan->workspace_bytes =
-      int64_t{plan->column_tiles} * plan->slabs * plan->tile_columns * kGemmSlabBytes;
   return nullptr;
 }
 

@@ -15,13 +15,6 @@ namespace transconv::cuda::sm90_gemm_wgrad {
 
 static_assert(SharedBytes(256) <= kSm90SharedBytes && SharedBytes(128) <= kSm90SharedBytes);
 
-// The largest copy that a tensor's start allows: a slice of a buffer may start anywhere.
-inline int Aligned(const void* tensor, int vector) {
-  const uintptr_t at = reinterpret_cast<uintptr_t>(tensor);
-  while (at % static_cast<uintptr_t>(vector) != 0) vector /= 2;
-  return vector;
-}
-
 template <typename T, int KW, int N>
 cudaError_t LaunchKernel(const Call& call, const GemmWgradPlan& plan) {
   Params p = MakeParams(call.problem, plan, sizeof(T));

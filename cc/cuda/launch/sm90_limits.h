@@ -34,6 +34,13 @@ inline const char* TooLarge(const Problem& q, DType dtype) {
   return nullptr;
 }
 
+// The largest copy that a tensor's start allows: a slice of a buffer may start anywhere.
+inline int Aligned(const void* tensor, int vector) {
+  const uintptr_t at = reinterpret_cast<uintptr_t>(tensor);
+  while (at % static_cast<uintptr_t>(vector) != 0) vector /= 2;
+  return vector;
+}
+
 // Products of a float32 multiplication: three are as accurate as a multiply-add.
 inline int ProductsOf(const Problem& q, DType dtype) {
   return dtype == DType::kF32 && q.precision != Precision::kDefault ? 3 : 1;
