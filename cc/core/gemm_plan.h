@@ -91,6 +91,13 @@ struct GemmPlan {
 
   int slab_lines(int element) const { return kGemmSlabBytes / element / values; }
   int64_t tiles() const { return int64_t{row_tiles} * column_tiles; }
+  // Of so many columns, each with so many blocks.
+  void SetTiles(int n, int blocks) {
+    tile_columns = n;
+    column_tiles = static_cast<int>(CeilDiv(columns, n));
+    splits = blocks;
+    workspace_bytes = int64_t{column_tiles} * slabs * n * kGemmSlabBytes;
+  }
 };
 
 // Cycles that the busiest multiprocessor needs, fitted to 141 programmes (benchmarks/NOTES.md):
@@ -133,9 +140,7 @@ inline const char* PlanGemm(const Problem& q, Pass pass, DType dtype, int multip
   double least = std::numeric_limits<double>::infinity();
   for (const int n : {256, 128, 64}) {
     for (const int splits : {1, 2, 4, 8}) {
-      g.tile_columns = n;
-      g.column_tiles = static_cast<int>(CeilDiv(g.columns, n));
-      g.splits = splits;
+      g.SetTiles(n, splits);
       // Clusters of four and more do not fill every part of the machine.
       const int64_t most = splits > 2 ? multiprocessors * 7 / 8 : multiprocessors;
       if (splits > 1 && (splits > g.slabs || g.tiles() * splits > most)) continue;
@@ -145,8 +150,6 @@ inline const char* PlanGemm(const Problem& q, Pass pass, DType dtype, int multip
       }
     }
   }
-  plan->workspace_bytes =
-      int64_t{plan->column_tiles} * plan->slabs * plan->tile_columns * kGemmSlabBytes;
   return nullptr;
 }
 

@@ -6,10 +6,11 @@
 // (cuda/primitives/shared_memory.cuh); shuffles down, TF32 products
 // (cuda/primitives/tf32.cuh) and those of 16 bits (cuda/primitives/mma.cuh) by every lane of a
 // warp; copies that are waited for later (cuda/primitives/copy_async.cuh). Shared memory starts
-// every block poisoned.
+// every block poisoned, and is so again at its end.
 //
 // A block's threads take turns on one of the CPU's: each runs to its next barrier, in an order that
 // is drawn anew each time, the same in every run. Where a barrier is missing, some order shows it.
+// Blocks run one after the other, those of a cluster together.
 #ifndef TRANSCONV_TESTS_CUDA_EMULATION_H_
 #define TRANSCONV_TESTS_CUDA_EMULATION_H_
 
@@ -66,16 +67,25 @@ struct Warp {
 };
 
 struct Block {
+  unsigned index = 0;
   Barrier barrier;
   std::vector<Warp> warps;
   std::vector<uint64_t> shared;  // aligned for every type
   std::vector<Turn> turns;       // kept from launch to launch for their stacks
-  std::function<void()> body;    // what every thread runs
   std::vector<std::vector<std::function<void()>>> copies;  // of each thread, not waited for yet
-  ucontext_t scheduler;
-  bool moved = false;  // whether a barrier opened or a thread ended
 };
-inline Block block;
+constexpr unsigned kMostBlocks = 8;  // of a cluster
+inline Block blocks[kMostBlocks];
+inline unsigned rank = 0;  // in the cluster, of the block whose thread runs
+inline Block& ThisBlock() { return blocks[rank]; }
+
+struct Machine {
+  Barrier cluster;
+  std::function<void()> body;  // what every thread runs
+  ucontext_t scheduler;
+  bool moved = false;  // whether a thread ended or did what others may wait for
+};
+inline Machine machine;
 
 }  // namespace transconv::emulation
 
@@ -93,13 +103,13 @@ namespace transconv::emulation {
 }
 
 // Lets the others go on.
-inline void Yield() { swapcontext(&block.turns[::threadIdx.x].context, &block.scheduler); }
+inline void Yield() { swapcontext(&ThisBlock().turns[::threadIdx.x].context, &machine.scheduler); }
 
 inline void Wait(Barrier* barrier) {
   if (++barrier->arrived == barrier->expected) {
     barrier->arrived = 0;
     ++barrier->generation;
-    block.moved = true;
+    machine.moved = true;
   }
   const unsigned generation = barrier->generation;
   if (barrier->arrived == 0) return;
@@ -108,11 +118,13 @@ inline void Wait(Barrier* barrier) {
 
 }  // namespace transconv::emulation
 
-inline void __syncthreads() { transconv::emulation::Wait(&transconv::emulation::block.barrier); }
+inline void __syncthreads() {
+  transconv::emulation::Wait(&transconv::emulation::ThisBlock().barrier);
+}
 
 template <typename T>
 T __shfl_down_sync(unsigned, T value, int step) {
-  auto& warp = transconv::emulation::block.warps[threadIdx.x / transconv::emulation::kWarp];
+  auto& warp = transconv::emulation::ThisBlock().warps[threadIdx.x / transconv::emulation::kWarp];
   const int lane = threadIdx.x % transconv::emulation::kWarp;
   std::memcpy(&warp.slots[lane], &value, sizeof(T));
   transconv::emulation::Wait(&warp.barrier);
@@ -128,7 +140,7 @@ namespace transconv::cuda {
 
 // In place of cuda/primitives/shared_memory.cuh.
 inline unsigned char* SharedMemory() {
-  return reinterpret_cast<unsigned char*>(emulation::block.shared.data());
+  return reinterpret_cast<unsigned char*>(emulation::ThisBlock().shared.data());
 }
 using SharedPlace = const char*;
 inline SharedPlace PlaceOf(const void* p) { return static_cast<const char*>(p); }
@@ -149,7 +161,7 @@ namespace transconv::cuda::tf32 {
 
 // In place of cuda/primitives/tf32.cuh, whose element types a test brings itself.
 inline void Multiply(float (&d)[4], const float (&a)[4], float b0, float b1) {
-  auto& warp = emulation::block.warps[threadIdx.x / emulation::kWarp];
+  auto& warp = emulation::ThisBlock().warps[threadIdx.x / emulation::kWarp];
   const int lane = threadIdx.x % emulation::kWarp, g = lane / 4, t = lane % 4;
   float (&all)[emulation::kWarp][6] = warp.operands[warp.products[lane]++ % 2];
   for (int i = 0; i < 4; ++i) all[lane][i] = a[i];
@@ -172,7 +184,7 @@ namespace transconv::cuda::mma {
 
 // In place of cuda/primitives/mma.cuh. `Operand` says what 16 bits are.
 inline void LoadMatricesTransposed(uint32_t (&r)[4], SharedPlace from) {
-  auto& warp = emulation::block.warps[threadIdx.x / emulation::kWarp];
+  auto& warp = emulation::ThisBlock().warps[threadIdx.x / emulation::kWarp];
   const int lane = threadIdx.x % emulation::kWarp;
   if (reinterpret_cast<uintptr_t>(from) % 16 != 0) emulation::Fail("a matrix is not aligned");
   warp.slots[lane] = reinterpret_cast<uintptr_t>(from);
@@ -189,7 +201,7 @@ inline void LoadMatricesTransposed(uint32_t (&r)[4], SharedPlace from) {
 
 template <typename Operand>
 void Multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  auto& warp = emulation::block.warps[threadIdx.x / emulation::kWarp];
+  auto& warp = emulation::ThisBlock().warps[threadIdx.x / emulation::kWarp];
   const int lane = threadIdx.x % emulation::kWarp, g = lane / 4, t = lane % 4;
   uint32_t (&all)[emulation::kWarp][6] = warp.words[warp.products[lane]++ % 2];
   for (int i = 0; i < 4; ++i) all[lane][i] = a[i];
@@ -230,7 +242,7 @@ void CopyAsyncBytes(void* shared, const void* global, bool wanted) {
   const bool aligned = reinterpret_cast<uintptr_t>(shared) % kBytes == 0 &&
                        (!wanted || reinterpret_cast<uintptr_t>(global) % kBytes == 0);
   if (!aligned) emulation::Fail("a copy is not aligned");
-  emulation::block.copies[threadIdx.x].push_back([=] {
+  emulation::ThisBlock().copies[threadIdx.x].push_back([=] {
     if (wanted) {
       std::memcpy(shared, global, kBytes);
     } else {
@@ -243,7 +255,7 @@ void CopyAsync(float* shared, const float* global, bool wanted) {
   CopyAsyncBytes<4 * kCount>(shared, global, wanted);
 }
 inline void CopyAsyncDone() {
-  auto& copies = emulation::block.copies[threadIdx.x];
+  auto& copies = emulation::ThisBlock().copies[threadIdx.x];
   for (const auto& copy : copies) copy();
   copies.clear();
 }
@@ -255,9 +267,9 @@ namespace transconv::emulation {
 
 // What a thread's context starts in; the scheduler has set threadIdx.
 inline void Begin() {
-  block.body();
-  block.turns[::threadIdx.x].done = true;
-  block.moved = true;
+  machine.body();
+  ThisBlock().turns[::threadIdx.x].done = true;
+  machine.moved = true;
 }
 
 // A function of its own: getcontext may return twice, and warnings count the caller's variables.
@@ -265,49 +277,77 @@ inline void Prepare(Turn* turn) {
   getcontext(&turn->context);
   turn->context.uc_stack.ss_sp = turn->stack.get();
   turn->context.uc_stack.ss_size = Turn::kStack;
-  turn->context.uc_link = &block.scheduler;
+  turn->context.uc_link = &machine.scheduler;
   makecontext(&turn->context, Begin, 0);
   turn->done = false;
 }
 
-// Runs `kernel()` for every thread of every block, block after block.
+// Runs `kernel()` for every thread of every block, cluster after cluster. Where a warp may be late,
+// one that is drawn stands still until no other can go on, and then another.
 template <typename Kernel>
-void Launch(unsigned grid, unsigned threads, size_t shared_bytes, const Kernel& kernel) {
+void Launch(unsigned grid, unsigned threads, size_t shared_bytes, const Kernel& kernel,
+            unsigned cluster = 1, bool late = false) {
+  if (cluster > kMostBlocks || grid % cluster != 0) Fail("there are no such clusters");
   ::gridDim.x = grid;
   ::blockDim.x = threads;
-  block.barrier = {static_cast<int>(threads)};
-  block.warps.resize((threads + kWarp - 1) / kWarp);
-  for (unsigned w = 0; w < block.warps.size(); ++w) {
-    block.warps[w].barrier = {std::min<int>(threads - w * kWarp, kWarp)};
-  }
-  block.shared.resize((shared_bytes + 7) / 8);
-  block.copies.resize(threads);
-  block.body = [&] {
-    for (unsigned b = 0; b < grid; ++b) {
-      ::blockIdx.x = b;
-      if (::threadIdx.x == 0) std::fill(block.shared.begin(), block.shared.end(), ~uint64_t{0});
+  const auto poison = [](Block* block) {
+    std::fill(block->shared.begin(), block->shared.end(), ~uint64_t{0});
+  };
+  machine.body = [&] {
+    for (unsigned b = rank; b < grid; b += cluster) {
+      ::blockIdx.x = ThisBlock().index = b;
       __syncthreads();
       kernel();
       __syncthreads();
+      if (::threadIdx.x == 0) poison(&ThisBlock());
     }
   };
-  if (block.turns.size() < threads) block.turns.resize(threads);
-  for (unsigned t = 0; t < threads; ++t) Prepare(&block.turns[t]);
-  std::vector<unsigned> order(threads);
+  machine.cluster = {static_cast<int>(threads * cluster)};
+  for (unsigned r = 0; r < cluster; ++r) {
+    Block& block = blocks[r];
+    block.index = r;
+    block.barrier = {static_cast<int>(threads)};
+    block.warps.resize((threads + kWarp - 1) / kWarp);
+    for (unsigned w = 0; w < block.warps.size(); ++w) {
+      block.warps[w].barrier = {std::min<int>(threads - w * kWarp, kWarp)};
+    }
+    block.shared.resize((shared_bytes + 7) / 8);
+    poison(&block);
+    block.copies.resize(threads);
+    if (block.turns.size() < threads) block.turns.resize(threads);
+    for (unsigned t = 0; t < threads; ++t) Prepare(&block.turns[t]);
+  }
+  std::vector<unsigned> order(threads * cluster);
   std::iota(order.begin(), order.end(), 0u);
+  const auto turn = [threads](unsigned t) -> Turn& {
+    return blocks[t / threads].turns[t % threads];
+  };
   std::minstd_rand random;
+  constexpr unsigned kNone = ~0u;
+  unsigned held = kNone;
   while (!order.empty()) {
     std::shuffle(order.begin(), order.end(), random);
-    block.moved = false;
+    machine.moved = false;
     for (const unsigned t : order) {
-      ::threadIdx.x = t;
-      swapcontext(&block.scheduler, &block.turns[t].context);
+      if (t / kWarp == held) continue;
+      rank = t / threads;
+      ::threadIdx.x = t % threads;
+      ::blockIdx.x = ThisBlock().index;
+      swapcontext(&machine.scheduler, &turn(t).context);
     }
-    if (!block.moved) Fail("threads wait at a barrier that others never reach");
+    if (!machine.moved && held == kNone) {
+      Fail("threads wait at a barrier that others never reach");
+    }
+    if (!machine.moved) {
+      held = kNone;
+    } else if (late && held == kNone) {
+      held = order[random() % order.size()] / kWarp;
+    }
     order.erase(
-        std::remove_if(order.begin(), order.end(), [](unsigned t) { return block.turns[t].done; }),
+        std::remove_if(order.begin(), order.end(), [&](unsigned t) { return turn(t).done; }),
         order.end());
   }
+  rank = 0;
 }
 
 }  // namespace transconv::emulation

@@ -17,22 +17,6 @@
 #include "sm90_products.h"
 #include "sm90_register_products.h"
 
-namespace transconv::cuda::tf32 {
-
-template <typename T>
-struct Element;
-template <>
-struct Element<float> {
-  // To the nearest, ties to even, as cvt.rn.
-  static float Load(float v) {
-    const uint32_t bits = __float_as_uint(v);
-    if (!std::isfinite(v)) return v;
-    return __uint_as_float((bits + 0xfff + (bits >> 13 & 1)) & ~0x1fffu);
-  }
-};
-
-}  // namespace transconv::cuda::tf32
-
 // After the emulation.
 #include "cuda/kernels/sm90_gemm_wgrad.cuh"
 

@@ -4,8 +4,9 @@
 // those in cuda_headers. They need -fno-strict-aliasing, as the kernels' own conversions do.
 //
 // Whatever is asynchronous happens as late as its wait allows: copies, stores and matrix products
-// touch memory when they are waited for, in the groups in which they were committed. What is
-// synchronous for a warp is so here, too; elsewhere each of its lanes comes when it likes.
+// touch memory when they are waited for, in the groups in which they were committed; what a copy
+// writes is poisoned until then. What is synchronous for a warp is so here, too; elsewhere each of
+// its lanes comes when it likes.
 //
 // Every address is checked: those of tensors against what a test allows, shared ones against the
 // block's size, and both for alignment. A product's operands must stay as they are until it is
@@ -22,6 +23,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -59,12 +61,11 @@ struct ThreadState {
   bool waited = false;  // for the kernels before
 };
 constexpr unsigned kMostThreads = 1024;
-inline std::array<ThreadState, kMostThreads> states;
-inline ThreadState& Mine() { return states[::threadIdx.x]; }
-inline std::map<uint32_t, Groups::Group> loads;  // by their barrier
-// Copies of threads that arrive at a barrier when they are done, by that barrier.
-inline std::map<uint32_t, Groups::Group> arrivals;
-inline Barrier named_barriers[16];
+inline std::array<ThreadState, kMostThreads> states[kMostBlocks];
+inline ThreadState& Mine() { return states[rank][::threadIdx.x]; }
+inline std::map<uint32_t, Groups::Group> loads;     // by their barrier
+inline std::map<uint32_t, Groups::Group> arrivals;  // of threads whose copies are under way
+inline Barrier named_barriers[kMostBlocks][16];
 
 // What may be read or written.
 struct Global {
@@ -91,12 +92,21 @@ struct Global {
 inline Global readable, writable;
 
 constexpr uint32_t kSharedBase = 1024;  // as on a GPU, where no shared address is zero
-inline uint8_t* Shared(uint32_t at, size_t bytes, size_t alignment) {
-  if (at < kSharedBase || at - kSharedBase + bytes > block.shared.size() * 8) {
+constexpr int kRankBit = 24;            // above it, an address has its block's rank
+inline uint8_t* SharedOf(uint32_t at, size_t bytes, size_t alignment, unsigned owner) {
+  std::vector<uint64_t>& shared = blocks[owner].shared;
+  at &= (1u << kRankBit) - 1;
+  if (at < kSharedBase || at - kSharedBase + bytes > shared.size() * 8) {
     Fail("an address lies outside of shared memory");
   }
   if (at % alignment != 0) Fail("a shared address is not aligned");
-  return reinterpret_cast<uint8_t*>(block.shared.data()) + (at - kSharedBase);
+  return reinterpret_cast<uint8_t*>(shared.data()) + (at - kSharedBase);
+}
+// Of this block. Descriptors have no rank.
+inline uint8_t* Shared(uint32_t at, size_t bytes, size_t alignment) {
+  const uint32_t owner = at >> kRankBit;
+  if (owner != 0 && owner != rank) Fail("an address lies in another block");
+  return SharedOf(at, bytes, alignment, rank);
 }
 
 // A barrier in shared memory.
@@ -113,15 +123,15 @@ inline void Change(uint32_t barrier, int arrivals, int bytes) {
   MemoryBarrier* const b = BarrierAt(barrier);
   b->arrived = static_cast<int16_t>(b->arrived + arrivals);
   b->bytes += bytes;
+  machine.moved = true;  // who waits may let happen what is under way
   if (b->arrived > b->expected) Fail("a barrier has too many arrivals");
   if (b->arrived == b->expected && b->bytes == 0) {
     b->arrived = 0;
     b->phase ^= 1;
-    block.moved = true;
   }
 }
 
-inline Warp& ThisWarp() { return block.warps[::threadIdx.x / kWarp]; }
+inline Warp& ThisWarp() { return ThisBlock().warps[::threadIdx.x / kWarp]; }
 inline void SyncWarp() {
   Barrier& barrier = ThisWarp().barrier;
   ThreadState& mine = Mine();
@@ -133,7 +143,7 @@ inline void CheckFences() {
   const unsigned met = ThisWarp().barrier.generation - 1;
   const unsigned first = ::threadIdx.x / kWarp * kWarp;
   for (unsigned lane = 0; lane < kWarp; ++lane) {
-    if (states[first + lane].unfenced_at[met % 2]) Fail("cells lack a fence");
+    if (states[rank][first + lane].unfenced_at[met % 2]) Fail("cells lack a fence");
   }
 }
 
@@ -152,18 +162,24 @@ T OfWarp(T value, const F& f) {
 
 // As Launch, with what is asked of a thread at its block's end.
 template <typename Kernel>
-void LaunchSm90(unsigned grid, unsigned threads, size_t shared_bytes, const Kernel& kernel) {
+void LaunchSm90(unsigned grid, unsigned threads, size_t shared_bytes, const Kernel& kernel,
+                unsigned cluster = 1) {
   if (threads > kMostThreads) Fail("a block has too many threads");
-  Launch(grid, threads, shared_bytes, [&] {
+  const auto body = [&] {
     ThreadState& mine = Mine() = {};
     kernel();
     if (!mine.stores.done()) Fail("a store is not waited for");
     if (!mine.copies.done()) Fail("a copy is not waited for");
     if (!mine.products.done()) Fail("a product is not waited for");
     __syncthreads();
-    if (::threadIdx.x == 0 && !loads.empty()) Fail("a bulk load is not waited for");
-    if (::threadIdx.x == 0 && !arrivals.empty()) Fail("an arrival is not waited for");
-  });
+    if (::threadIdx.x != 0) return;
+    for (const auto* later : {&loads, &arrivals}) {
+      for (const auto& [barrier, _] : *later) {
+        if (barrier >> kRankBit == rank) Fail("what a barrier is told of is not waited for");
+      }
+    }
+  };
+  Launch(grid, threads, shared_bytes, body, cluster, true);
 }
 
 }  // namespace transconv::emulation
@@ -184,7 +200,8 @@ namespace transconv::cuda::ptx {
 inline uint32_t SharedAddress(const void* p) {
   const ptrdiff_t at = static_cast<const uint8_t*>(p) - SharedMemory();
   if (at < 0) emulation::Fail("an address lies outside of shared memory");
-  const uint32_t address = emulation::kSharedBase + static_cast<uint32_t>(at);
+  const uint32_t address =
+      emulation::kSharedBase + static_cast<uint32_t>(at) + (emulation::rank << emulation::kRankBit);
   emulation::Shared(address, 0, 1);
   return address;
 }
@@ -202,26 +219,26 @@ inline void BarrierArrive(uint32_t barrier) { BarrierArriveExpect(barrier, 0); }
 inline void BarrierWait(uint32_t barrier, uint32_t parity) {
   const emulation::MemoryBarrier* const b = emulation::BarrierAt(barrier);
   if (b->expected <= 0) emulation::Fail("a barrier is not set up");
+  const auto happen = [barrier](auto* later) {
+    const auto mine = later->extract(barrier);
+    if (mine.empty()) return false;
+    for (const auto& one : mine.mapped()) one();
+    return true;
+  };
   while (b->phase == parity) {
-    if (b->arrived == b->expected) {  // bytes alone are missing
-      const auto arriving = emulation::loads.extract(barrier);
-      if (!arriving.empty()) {
-        for (const auto& happen : arriving.mapped()) happen();
-        continue;
-      }
-    }
-    const auto arriving = emulation::arrivals.extract(barrier);
-    if (!arriving.empty()) {
-      for (const auto& happen : arriving.mapped()) happen();
-      continue;
-    }
+    // Nothing but what is under way is missing; then bytes alone.
+    const auto arriving = emulation::arrivals.find(barrier);
+    const bool last = arriving != emulation::arrivals.end() &&
+                      b->arrived + static_cast<int>(arriving->second.size()) == b->expected;
+    if (last && happen(&emulation::arrivals)) continue;
+    if (b->arrived == b->expected && happen(&emulation::loads)) continue;
     emulation::Yield();
   }
 }
 template <int kThreads>
 void NamedBarrierOf(int barrier) {
   if (barrier < 1 || barrier > 15) emulation::Fail("there is no such barrier");
-  emulation::Barrier& b = emulation::named_barriers[barrier];
+  emulation::Barrier& b = emulation::named_barriers[emulation::rank][barrier];
   if (b.arrived > 0 && b.expected != kThreads) emulation::Fail("a barrier's threads disagree");
   b.expected = kThreads;
   emulation::Wait(&b);
@@ -241,6 +258,7 @@ inline void CheckBulk(uint32_t shared, uint32_t bytes) {
 inline void BulkLoad(uint32_t shared, const void* global, uint32_t bytes, uint32_t barrier) {
   emulation::readable.Check(global, bytes, 16);
   CheckBulk(shared, bytes);
+  std::memset(emulation::Shared(shared, bytes, 16), 0xff, bytes);
   emulation::loads[barrier].push_back([=] {
     std::memcpy(emulation::Shared(shared, bytes, 16), global, bytes);
     emulation::Change(barrier, 0, -static_cast<int>(bytes));
@@ -272,10 +290,11 @@ template <int kBytes>
 void CopyAsync(uint32_t shared, const void* global, bool wanted) {
   if (wanted) emulation::readable.Check(global, kBytes, kBytes);
   uint8_t* const to = emulation::Shared(shared, kBytes, kBytes);
-  emulation::Mine().copies.open.push_back([=] {
+  std::memset(to, 0xff, kBytes);
+  emulation::Mine().copies.open.push_back([=, mine = &emulation::Mine()] {
     std::memset(to, 0, kBytes);
     if (wanted) std::memcpy(to, global, kBytes);
-    if (kBytes > 4) emulation::Mine().unfenced = true;  // cells, where single values are none yet
+    if (kBytes > 4) mine->unfenced = true;  // cells, where single values are none yet
   });
 }
 inline void CopyAsync4(uint32_t shared, const void* global, bool wanted) {
@@ -287,16 +306,30 @@ inline void CopyAsync8(uint32_t shared, const void* global, bool wanted) {
 inline void CopyAsync16(uint32_t shared, const void* global, bool wanted) {
   CopyAsync<16>(shared, global, wanted);
 }
+// Arrives when this thread's copies so far have ended.
 inline void CopyAsyncArrive(uint32_t barrier) {
   emulation::Groups& copies = emulation::Mine().copies;
-  copies.Commit();
-  emulation::Groups::Group& late = emulation::arrivals[barrier];
+  const auto batch = std::make_shared<emulation::Groups::Group>();
   for (auto& group : copies.committed) {
-    for (auto& happen : group) late.push_back(std::move(happen));
+    batch->insert(batch->end(), group.begin(), group.end());
+    group.clear();
   }
-  copies.committed.clear();
-  late.push_back([=] { emulation::Change(barrier, 1, 0); });
-  emulation::block.moved = true;
+  batch->insert(batch->end(), copies.open.begin(), copies.open.end());
+  // By whichever is waited for first: the barrier, or the copies.
+  const auto once = [batch] {
+    for (const auto& copy : std::exchange(*batch, {})) copy();
+  };
+  copies.open = {once};
+  emulation::Groups::Group& arriving = emulation::arrivals[barrier];
+  emulation::machine.moved = true;
+  arriving.push_back([=] {
+    once();
+    emulation::Change(barrier, 1, 0);
+  });
+  const emulation::MemoryBarrier* const b = emulation::BarrierAt(barrier);
+  if (b->arrived + static_cast<int>(arriving.size()) > b->expected) {
+    emulation::Fail("a barrier has too many arrivals");
+  }
 }
 inline void CopyAsyncCommit() { emulation::Mine().copies.Commit(); }
 template <int kPending>
@@ -357,5 +390,32 @@ inline uint32_t MaxAbsHalf2(uint32_t a, uint32_t b) {
 
 }  // namespace transconv::cuda::ptx
 #define TRANSCONV_CUDA_PRIMITIVES_PTX_CUH_
+
+namespace transconv::cuda::mma {
+
+// By a shared address.
+inline void LoadMatricesTransposed(uint32_t (&r)[4], uint32_t shared) {
+  LoadMatricesTransposed(r, reinterpret_cast<SharedPlace>(emulation::Shared(shared, 16, 16)));
+}
+
+}  // namespace transconv::cuda::mma
+
+namespace transconv::cuda::cluster {
+
+// In place of cuda/primitives/cluster.cuh.
+inline uint32_t Rank() { return emulation::rank; }
+inline void Sync() { emulation::Wait(&emulation::machine.cluster); }
+inline uint32_t AddressIn(uint32_t shared, uint32_t rank) {
+  emulation::Shared(shared, 0, 1);
+  return (shared & ((1u << emulation::kRankBit) - 1)) | rank << emulation::kRankBit;
+}
+inline float LoadShared(uint32_t address) {
+  float v;
+  std::memcpy(&v, emulation::SharedOf(address, 4, 4, address >> emulation::kRankBit), 4);
+  return v;
+}
+
+}  // namespace transconv::cuda::cluster
+#define TRANSCONV_CUDA_PRIMITIVES_CLUSTER_CUH_
 
 #endif  // TRANSCONV_TESTS_SM90_EMULATION_H_

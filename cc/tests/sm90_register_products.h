@@ -5,6 +5,7 @@
 #define TRANSCONV_TESTS_SM90_REGISTER_PRODUCTS_H_
 
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -12,6 +13,26 @@
 
 #include "sm90_emulation.h"
 #include "sm90_products.h"
+
+namespace transconv::cuda::tf32 {
+
+// In place of cuda/primitives/tf32.cuh: an element type's bits, and how they become an operand.
+template <typename T>
+struct Element {
+  using Type = uint16_t;
+};
+template <>
+struct Element<float> {
+  using Type = float;
+  // To the nearest, ties to even, as cvt.rn.
+  static float Load(float v) {
+    const uint32_t bits = __float_as_uint(v);
+    if (!std::isfinite(v)) return v;
+    return __uint_as_float((bits + 0xfff + (bits >> 13 & 1)) & ~0x1fffu);
+  }
+};
+
+}  // namespace transconv::cuda::tf32
 
 namespace transconv::cuda::wgmma {
 
@@ -40,7 +61,7 @@ struct RegisterOperands {
   uint32_t words[2][emulation::kMostThreads][4];
   unsigned products[emulation::kMostThreads];
 };
-inline RegisterOperands register_operands;
+inline RegisterOperands register_operands[emulation::kMostBlocks];
 
 inline uint64_t SwizzledDescriptor() {
   return uint64_t{1} << 62 | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 16;
@@ -72,7 +93,7 @@ inline std::array<uint32_t, 8> WordsOfColumn(const Columns& b, int column) {
 template <typename Number, int N>
 struct MultiplyRegisters {
   static void Run(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t descriptor, int accumulate) {
-    auto& all = register_operands;
+    auto& all = register_operands[emulation::rank];
     const unsigned thread = threadIdx.x, turn = all.products[thread]++ % 2;
     std::memcpy(all.words[turn][thread], a, sizeof(a));
     emulation::SyncWarp();

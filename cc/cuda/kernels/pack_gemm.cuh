@@ -37,7 +37,8 @@ __global__ void __launch_bounds__(kPackGemmThreads)
   const int slab = static_cast<int>(blockIdx.x) / blocks % p.slabs;
   const int tile = static_cast<int>(blockIdx.x) / blocks / p.slabs;
   const int column = tile * p.tile_columns + GemmColumn(at, p.fours);
-  const Raw* const from = static_cast<const Raw*>(p.weight) + column * p.column_stride;
+  const Raw* const from =
+      static_cast<const Raw*>(p.weight) + static_cast<int64_t>(column) * p.column_stride;
   __align__(16) Raw cells[kElements];
   if (p.vectors && column < p.columns && (slab + 1) * kElements <= p.sums) {
     const uint4* const vectors = reinterpret_cast<const uint4*>(from + slab * kElements);

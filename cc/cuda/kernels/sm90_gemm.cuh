@@ -19,8 +19,10 @@
 
 #include "cuda/kernels/sm90_gemm_params.cuh"
 #include "cuda/primitives/cluster.cuh"
+#include "cuda/primitives/mma.cuh"
 #include "cuda/primitives/operand.cuh"
 #include "cuda/primitives/ptx.cuh"
+#include "cuda/primitives/shared_memory.cuh"
 #include "cuda/primitives/tf32.cuh"
 #include "cuda/primitives/wgmma.cuh"
 #include "cuda/primitives/wgmma_registers.cuh"
@@ -146,7 +148,7 @@ struct Kernel {
 #pragma unroll
     for (int s = 0; s < 4; ++s) {
       if constexpr (sizeof(T) == 2 && VALUES == 1) {
-        ptx::LoadMatricesTransposed(a[s], at + 16 * s * kLinePitch);
+        mma::LoadMatricesTransposed(a[s], at + 16 * s * kLinePitch);
       } else if constexpr (VALUES == 1 || (sizeof(T) == 2 && VALUES == 2)) {
         const uint32_t line = at + 8 * s * kLinePitch;
         a[s][0] = ptx::LoadSharedWord(line);
@@ -228,6 +230,7 @@ struct Kernel {
         }
         wgmma::Wait<0>();
         wgmma::Pin(sum);
+        __syncwarp();  // all lanes have read their rows
         if (lane == 0) ptx::BarrierArrive(Empty(used));
       };
       uint32_t even[4][4], odd[4][4];
@@ -348,7 +351,7 @@ struct Kernel {
 
 template <typename T, int N, int VALUES>
 __global__ void __launch_bounds__(kThreads, 1) GemmKernel(const __grid_constant__ GemmParams p) {
-  extern __shared__ __align__(1024) uint8_t shared[];
+  uint8_t* const shared = SharedMemory();
   Control& control = *reinterpret_cast<Control*>(shared);
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
   if (threadIdx.x == 0) {

@@ -38,8 +38,7 @@ struct GemmParams {
   Pixels from, to;
   Divider by_line;        // lines of a channel
   int64_t channel, line;  // elements of the source from one to the next
-  int lines, slab_lines, pitch, vector;
-  Divider by_chunk;          // copies in a line
+  int lines, vector;
   int columns;               // of the product that exist
   Divider by_row, by_value;  // a column is (channel, row of taps, value)
   int to_channel, to_row;    // elements of the target from one to the next

@@ -68,6 +68,8 @@ struct Producer {
       ptx::CopyAsyncArrive(ptx::SharedAddress(&control.full[place.slot]));
       place.Next();
     }
+    ptx::CopyAsyncCommit();
+    ptx::CopyAsyncWait<0>();
   }
 
   // A thread's copies of x: lanes side by side take the pixels of a channel's stage, a whole line
@@ -194,6 +196,7 @@ struct Consumer {
     wgmma::Commit();
     wgmma::Wait<1>();
     const int before = place.slot == 0 ? kStages - 1 : place.slot - 1;
+    __syncwarp();  // all lanes have gathered the fragments of that stage
     if (s > 0 && lane == 0) ptx::BarrierArrive(ptx::SharedAddress(&control.empty[before]));
     place.Next();
     if (s + 1 < work.count) {

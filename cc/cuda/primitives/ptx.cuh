@@ -179,15 +179,6 @@ __device__ __forceinline__ uint4 LoadShared128(uint32_t shared) {
   return v;
 }
 
-// Four matrices of 8 x 8 16-bit values, transposed: of matrix m, lane l has (2 (l % 4), l / 4) and
-// (2 (l % 4) + 1, l / 4). Lane l gives the address of row l % 8 of matrix l / 8.
-__device__ __forceinline__ void LoadMatricesTransposed(uint32_t (&v)[4], uint32_t shared) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
-               : "r"(shared)
-               : "memory");
-}
-
 __device__ __forceinline__ void StoreSharedWord(uint32_t shared, uint32_t v) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(shared), "r"(v) : "memory");
 }
