@@ -196,6 +196,8 @@ def gemm_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     Measured from 576 pixels and 32 channels on, without groups.
     """
     del facts
+    if spec.kernel_size != spec.geometry.stride:
+        return "the kernel is not the stride"
     if spec.geometry.groups > 1 or spec.taps == 1:
         return "groups and kernels of one tap have not been measured"
     if min(spec.in_channels, spec.out_channels) < _HALF_TILE:
