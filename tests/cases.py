@@ -354,6 +354,9 @@ WIDE = (
     Case("wide_tall_back", 3, 136, 16, 61, 300, 3, 3, padding=(1, 1)),
     Case("wide_ragged", 2, 67, 75, 21, 200, 3, 3),
     Case("wide_blocks", 3, 40, 72, 9, 66, 2, 2, (2, 2)),
+    Case("wide_columns", 2, 33, 300, 7, 20, 2, 2, (2, 2)),
+    Case("wide_sum", 1, 520, 66, 5, 37, 4, 4, (4, 4)),
+    Case("wide_halves", 1, 64, 80, 24, 5, 2, 1, (2, 1)),
     Case("wide_deep", 1, 80, 136, 5, 97, 5, 4, padding=((-1, 2), (3, -2))),
 )
 

@@ -100,15 +100,15 @@ struct GemmPlan {
   }
 };
 
-// Cycles that the busiest multiprocessor needs, fitted to what was measured (benchmarks/NOTES.md):
+// Cycles that the busiest multiprocessor needs, fitted to 141 programmes (benchmarks/NOTES.md):
 // of a slab products, what is read from the L2 cache, or instructions of copies; then the stores.
 inline double GemmCost(const GemmPlan& g, bool forward, int multiprocessors) {
   const int copies = kGemmLineBytes / g.vector / kGemmRows;  // of a thread
-  const double slab = std::max({4.0 * g.tile_columns + 56,
-                                (kGemmLineBytes + double{kGemmSlabBytes} * g.tile_columns) / 40,
-                                41.0 * copies + 310});
-  const double store = 1930 + (forward ? 17.5 : 21.3) * g.tile_columns;
-  if (g.splits > 1) return slab * CeilDiv(g.slabs, g.splits) + store + 4000;
+  const double slab = std::max({4.36 * g.tile_columns + 45,
+                                (kGemmLineBytes + double{kGemmSlabBytes} * g.tile_columns) / 46,
+                                35.0 * copies + 283});
+  const double store = 780 + (forward ? 30 : 37) * g.tile_columns;
+  if (g.splits > 1) return slab * CeilDiv(g.slabs, g.splits) + store + 3500;
   return static_cast<double>(CeilDiv(g.tiles(), int64_t{multiprocessors})) *
          (slab * g.slabs + store);
 }
@@ -141,7 +141,9 @@ inline const char* PlanGemm(const Problem& q, Pass pass, DType dtype, int multip
   for (const int n : {256, 128, 64}) {
     for (const int splits : {1, 2, 4, 8}) {
       g.SetTiles(n, splits);
-      if (splits > 1 && (splits > g.slabs || g.tiles() * splits > multiprocessors)) continue;
+      // Clusters of four and more do not fill every part of the machine.
+      const int64_t most = splits > 2 ? multiprocessors * 7 / 8 : multiprocessors;
+      if (splits > 1 && (splits > g.slabs || g.tiles() * splits > most)) continue;
       if (const double cost = GemmCost(g, forward, multiprocessors); cost < least) {
         least = cost;
         *plan = g;

@@ -181,6 +181,18 @@ CANDIDATES: tuple[Candidate, ...] = (
         measured.im2col_loses,
     ),
     Candidate(
+        "cuda:sm90_gemm",
+        (_FORWARD, _INPUT),
+        _kernel("cuda:sm90_gemm", _hopper),
+        measured.gemm_loses,
+    ),
+    Candidate(
+        "cuda:sm90_gemm_wgrad",
+        (_WEIGHT,),
+        _kernel("cuda:sm90_gemm_wgrad", _hopper),
+        measured.gemm_loses,
+    ),
+    Candidate(
         "cuda:sm90_rolling",
         (_FORWARD, _INPUT),
         _kernel("cuda:sm90_rolling", _hopper),
@@ -191,12 +203,6 @@ CANDIDATES: tuple[Candidate, ...] = (
         (_FORWARD, _INPUT),
         _kernel("cuda:sm90_tile", _hopper),
         _all(measured.half_strips, measured.hopper_loses()),
-    ),
-    Candidate(
-        "cuda:sm90_gemm_wgrad",
-        (_WEIGHT,),
-        _kernel("cuda:sm90_gemm_wgrad", _hopper),
-        measured.unmeasured,
     ),
     Candidate(
         "cuda:sm90_wgrad_rolling",

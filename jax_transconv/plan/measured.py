@@ -185,10 +185,29 @@ def portable_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None
     return "it has not been measured on this card"
 
 
-def unmeasured(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
-    """By name alone, until a run has shown where it wins."""
-    del pass_name, spec, facts
-    return "not timed on any device yet"
+_FEW_ROWS = 512  # pixels of the matrix product's shorter side
+_MANY_SUMMED = 1024  # channels of a side
+_VECTOR = 8  # bytes that a copy should have
+
+
+def gemm_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
+    """Where the matrix product of a kernel that is the stride loses.
+
+    Measured from 576 pixels and 32 channels on, without groups.
+    """
+    del facts
+    if spec.geometry.groups > 1 or spec.taps == 1:
+        return "groups and kernels of one tap have not been measured"
+    if min(spec.in_channels, spec.out_channels) < _HALF_TILE:
+        return f"fewer than {_HALF_TILE} channels leave its tiles half empty"
+    pixels = spec.batch * math.prod(spec.in_size)
+    if pixels < _FEW_ROWS:
+        return f"fewer than {_FEW_ROWS} pixels do not fill its tiles"
+    row = spec.out_size[1] * spec.itemsize
+    many = max(spec.in_channels, spec.out_channels) >= _MANY_SUMMED
+    if pass_name != _FORWARD and many and row % _VECTOR != 0:
+        return f"rows of {row} bytes are copied in pieces too small"
+    return None
 
 
 def half_empty(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
@@ -289,6 +308,8 @@ def direct_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     scores = g.layout == "NCHW" and spec.itemsize == 4 and _upsamples_scores(spec)
     if pass_name == _INPUT and scores:
         return None
+    if _small_head(pass_name, spec):
+        return None
     if few > _TINY:
         return f"more than {_TINY} dense channels are a library's matrix product"
     if spec.itemsize == 2:
@@ -307,10 +328,43 @@ def direct_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
 
 _FEWEST_A_GROUP = 4
 _FEW_STEPS = 1 << 13  # positions times taps
+# Positions and taps of a weight gradient that cuda:direct_wgrad takes in one launch.
+_FEW_POSITIONS = 1 << 11
+_ONE_LAUNCH_TAPS = 16
 _FEWEST_COLUMNS = 8
 _MANY_TAPS = 64
 # Taps from which it beats a library's 16-bit convolution of few channels.
-_FAST_16_BIT = {_FORWARD: 1, _INPUT: 16, _WEIGHT: math.inf}
+_FAST_16_BIT = {_FORWARD: 1, _INPUT: 16, _WEIGHT: 16}
+_PIXEL_VECTOR = 8  # channels
+
+
+def _takes_16_bits(pass_name: str, spec: Spec) -> bool:
+    """Whether few channels of 16 bits are multiplied as they are."""
+    if spec.taps < _FAST_16_BIT[pass_name]:
+        return False
+    # The weight gradient alone of these is level with a library in another order.
+    pixels = spec.in_channels % _PIXEL_VECTOR == 0 and spec.in_size[1] > _PIXEL_VECTOR
+    return pass_name != _WEIGHT or (spec.geometry.layout == "NHWC" and pixels)
+
+
+_HEAD_WEIGHTS = 24 << 10  # that a block has in shared memory
+
+
+def _small_head(pass_name: str, spec: Spec) -> bool:
+    """Whether cuda:direct has a kernel for many channels into one or two."""
+    g = spec.geometry
+    return (
+        pass_name == _FORWARD
+        and g.groups == 1
+        and g.layout == "NCHW"
+        and spec.dtype == "float32"
+        and spec.kernel_size == (4, 4)
+        and (g.stride, g.dilation) == ((2, 2), (1, 1))
+        and spec.out_channels <= 2
+        and spec.in_channels >= _MANY_CHANNELS
+        and spec.in_channels * spec.out_channels * spec.taps <= _HEAD_WEIGHTS
+        and spec.batch * math.prod(spec.in_size) <= _FEW_SCORES
+    )
 
 
 def im2col_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
@@ -327,14 +381,19 @@ def im2col_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
             return "a group's columns are more than what they are made from"
         if pass_name == _INPUT and few < _FEWEST_A_GROUP:
             return f"fewer than {_FEWEST_A_GROUP} channels a group waste its operands"
-        steps = spec.batch * math.prod(spec.in_size) * spec.taps
-        if pass_name == _WEIGHT and steps < _FEW_STEPS:
+        positions = spec.batch * math.prod(spec.in_size)
+        if pass_name == _WEIGHT and positions * spec.taps < _FEW_STEPS:
             return f"fewer than {_FEW_STEPS} products a channel do not fill its tiles"
+        short = positions <= _FEW_POSITIONS and spec.taps <= _ONE_LAUNCH_TAPS
+        if pass_name == _WEIGHT and short:
+            return f"up to {_FEW_POSITIONS} positions take two launches, not one"
         return None
     if many < _FEWEST_COLUMNS and pass_name != _WEIGHT:
         return f"fewer than {_FEWEST_COLUMNS} channels waste its operands"
-    if spec.itemsize == 2 and (few > _TINY or spec.taps < _FAST_16_BIT[pass_name]):
+    if spec.itemsize == 2 and (few > _TINY or not _takes_16_bits(pass_name, spec)):
         return "a library's 16-bit convolution is faster"
+    if _small_head(pass_name, spec):
+        return "cuda:direct reads the weights of two channels once"
     if pass_name == _FORWARD:
         if spec.out_channels > _TINY:
             return f"more than {_TINY} channels of y have too many columns"

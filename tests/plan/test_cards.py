@@ -260,7 +260,28 @@ MEASURED = {
     "rgb_head_16_bit": (
         *((64, 32, 32, 96), (96, 3, 4, 4)),
         *({"stride": 2, "padding": 1, "layout": "NHWC"}, "bfloat16"),
-        ("cuda:mma_im2col", "cuda:mma_im2col", "xla:filter"),
+        ("cuda:mma_im2col", "cuda:mma_im2col", "cuda:mma_im2col_wgrad"),
+    ),
+    "flow_head": (
+        *((1, 629, 28, 64), (629, 2, 4, 4), {"stride": 2, "padding": 1}, "float32"),
+        ("cuda:direct", "cuda:mma_im2col", "cuda:mma_im2col_wgrad"),
+    ),
+    "few_positions": (
+        *((4, 512, 1, 345), (512, 1, 1, 15), {"stride": (1, 4), "groups": 512}),
+        "float32",
+        ("cuda:direct", "cuda:direct", "cuda:direct_wgrad"),
+    ),
+    "kernel_is_stride": (
+        *((4, 256, 62, 54), (256, 128, 4, 4), {"stride": 4}, "float32"),
+        ("cuda:sm90_gemm", "cuda:sm90_gemm", "cuda:sm90_gemm_wgrad"),
+    ),
+    "kernel_is_stride_16_bit": (
+        *((12, 512, 32, 32), (512, 256, 2, 2), {"stride": 2}, "float16"),
+        ("cuda:sm90_gemm", "cuda:sm90_gemm", "cuda:sm90_gemm_wgrad"),
+    ),
+    "kernel_is_stride_16_bit_odd_rows": (
+        *((1, 1024, 40, 59), (1024, 512, 2, 2), {"stride": 2}, "float16"),
+        ("cuda:sm90_gemm", "xla:strided", "xla:filter"),
     ),
     "few_a_group": (
         *((16, 32, 128, 256), (32, 16, 3, 5)),

@@ -1,11 +1,11 @@
 // Hopper's weight gradient where the kernel is the stride: one matrix product over the pixels of
 // all images (core/gemm_wgrad_plan.h).
 //
-//     4 producer warps   copy a stage of x (the columns' operand) and of dy, as they lie in memory;
-//                        x in float32 is then rounded to TF32 where it is, each value by the
-//                        thread that has copied it
-//     8 consumer warps   two warpgroups with 64 rows each: their fragments of dy are gathered from
-//                        shared memory into registers, a stage ahead of the matrix instructions
+//     4 producer warps   copy a stage of x (the columns' operand) and of dy, as they lie in memory
+//     8 consumer warps   two warpgroups with 64 rows each: a stage ahead of the matrix
+//     instructions,
+//                        they round x in float32 to TF32 where it is, and gather their fragments
+//                        of dy from shared memory into registers
 //
 // Neighbours in dy's rows are the taps kx of one pixel, so a fragment's pixels are kw elements
 // apart. The rows of a tile are dealt to lanes in pairs of neighbouring kx, which one load brings
@@ -32,26 +32,10 @@ __device__ __forceinline__ uint32_t RoundToTf32(uint32_t bits) {
   return __float_as_uint(tf32::Element<float>::Load(__uint_as_float(bits)));
 }
 
-template <int V>
-__device__ __forceinline__ void RoundInPlace(uint32_t shared) {
-  if constexpr (V == 16) {
-    const uint4 v = ptx::LoadShared128(shared);
-    ptx::StoreShared128(
-        shared, make_uint4(RoundToTf32(v.x), RoundToTf32(v.y), RoundToTf32(v.z), RoundToTf32(v.w)));
-  }
-  if constexpr (V == 8) {
-    const uint2 v = ptx::LoadShared64(shared);
-    ptx::StoreShared64(shared, make_uint2(RoundToTf32(v.x), RoundToTf32(v.y)));
-  }
-  if constexpr (V == 4) {
-    ptx::StoreSharedWord(shared, RoundToTf32(ptx::LoadSharedWord(shared)));
-  }
-}
-
 template <typename T, int KW, int N>
 struct Producer {
   static constexpr int kElement = sizeof(T);
-  static constexpr int kStages = Tile::Stages(N), kAhead = Tile::Ahead(N);
+  static constexpr int kStages = Tile::Stages(N);
 
   const Params& p;
   Control& control;
@@ -60,49 +44,30 @@ struct Producer {
   const int thread;       // of the producers
 
   __device__ void Run() const {
-    Place<kStages> to, from;
+    Place<kStages> place;
     const int channels = min(N, p.in_per_group - work.column);
     const char* const x = p.x + (work.group * int64_t{p.in_per_group} + work.column) * p.x_channel;
-    for (int s = 0; s < work.count + kAhead; ++s) {
-      if (s < work.count) {
-        ptx::BarrierWait(ptx::SharedAddress(&control.empty[to.slot]), to.parity ^ 1);
-        const uint32_t stage = stages + to.slot * Tile::Bytes(N);
-        const int first = (work.first + s) * Tile::Pixels(kElement);
-        if (p.x_vector == 16) {
-          CopyX<16>(stage, x, first, channels);
-        } else if (p.x_vector == 8) {
-          CopyX<8>(stage, x, first, channels);
-        } else {
-          CopyX<4>(stage, x, first, channels);
-        }
-        if (p.dy_vector == 16) {
-          CopyDy<16>(stage + Tile::XBytes(N), first);
-        } else if (p.dy_vector == 8) {
-          CopyDy<8>(stage + Tile::XBytes(N), first);
-        } else {
-          CopyDy<4>(stage + Tile::XBytes(N), first);
-        }
-        to.Next();
+    for (int s = 0; s < work.count; ++s) {
+      ptx::BarrierWait(ptx::SharedAddress(&control.empty[place.slot]), place.parity ^ 1);
+      const uint32_t stage = stages + place.slot * Tile::Bytes(N);
+      const int first = (work.first + s) * Tile::Pixels(kElement);
+      if (p.x_vector == 16) {
+        CopyX<16>(stage, x, first, channels);
+      } else if (p.x_vector == 8) {
+        CopyX<8>(stage, x, first, channels);
+      } else {
+        CopyX<4>(stage, x, first, channels);
       }
-      ptx::CopyAsyncCommit();
-      if (s < kAhead) continue;
-      ptx::CopyAsyncWait<kAhead>();
-      if constexpr (kElement == 4) {
-        const uint32_t stage = stages + from.slot * Tile::Bytes(N);
-        if (p.x_vector == 16) {
-          RoundX<16>(stage, channels);
-        } else if (p.x_vector == 8) {
-          RoundX<8>(stage, channels);
-        } else {
-          RoundX<4>(stage, channels);
-        }
+      if (p.dy_vector == 16) {
+        CopyDy<16>(stage + Tile::XBytes(N), first);
+      } else if (p.dy_vector == 8) {
+        CopyDy<8>(stage + Tile::XBytes(N), first);
+      } else {
+        CopyDy<4>(stage + Tile::XBytes(N), first);
       }
-      ptx::FenceAsync();
-      __syncwarp();
-      if (thread % 32 == 0) ptx::BarrierArrive(ptx::SharedAddress(&control.full[from.slot]));
-      from.Next();
+      ptx::CopyAsyncArrive(ptx::SharedAddress(&control.full[place.slot]));
+      place.Next();
     }
-    ptx::CopyAsyncWait<0>();  // groups without copies
   }
 
   // A thread's copies of x: lanes side by side take the pixels of a channel's stage, a whole line
@@ -139,17 +104,6 @@ struct Producer {
       ptx::CopyAsync<V>(to, from, exists);
       to = own.Next(to);
       from += step;
-    }
-  }
-
-  template <int V>
-  __device__ __forceinline__ void RoundX(uint32_t stage, int channels) const {
-    const Lines<V> own(thread);
-    uint32_t at = own.First(stage);
-#pragma unroll 8
-    for (int c = own.channel; c < channels; c += own.kStep) {
-      RoundInPlace<V>(at);
-      at = own.Next(at);
     }
   }
 
@@ -208,7 +162,7 @@ struct Consumer {
     for (int i = 0; i < N / 2; ++i) sum[i] = 0.f;
     wgmma::Pin(sum);
     Place<kStages> place;
-    ptx::BarrierWait(ptx::SharedAddress(&control.full[0]), 0);
+    Take(place);
     Load(even, 0);
     for (int s = 0; s < work.count; s += 2) {
       Stage(sum, even, odd, s, place);
@@ -229,6 +183,9 @@ struct Consumer {
                                         int s, Place<kStages>& place) const {
     const uint32_t x = stages + place.slot * Tile::Bytes(N);
     const uint64_t b = wgmma::SwizzledDescriptor() | (x >> 4);
+    if constexpr (kElement == 4) {
+      ptx::BarrierWait(ptx::SharedAddress(&control.rounded[place.slot]), place.parity);
+    }
     wgmma::Fence();
 #pragma unroll
     for (int k = 0; k < Tile::kSteps; ++k) {
@@ -240,8 +197,29 @@ struct Consumer {
     if (s > 0 && lane == 0) ptx::BarrierArrive(ptx::SharedAddress(&control.empty[before]));
     place.Next();
     if (s + 1 < work.count) {
-      ptx::BarrierWait(ptx::SharedAddress(&control.full[place.slot]), place.parity);
+      Take(place);
       Load(next, place.slot);
+    }
+  }
+
+  // Waits for a stage's copies. Each consumer then rounds its part of x in float32, which no
+  // product may read before all have; in any case tensor cores have to see what threads have
+  // stored.
+  __device__ __forceinline__ void Take(const Place<kStages>& place) const {
+    ptx::BarrierWait(ptx::SharedAddress(&control.full[place.slot]), place.parity);
+    if constexpr (kElement == 4) {
+      const uint32_t own = stages + place.slot * Tile::Bytes(N) + (32 * warp + lane) * 16;
+#pragma unroll
+      for (int i = 0; i < Tile::XBytes(N); i += kConsumers * 16) {
+        const uint4 v = ptx::LoadShared128(own + i);
+        ptx::StoreShared128(own + i, make_uint4(RoundToTf32(v.x), RoundToTf32(v.y),
+                                                RoundToTf32(v.z), RoundToTf32(v.w)));
+      }
+    }
+    ptx::FenceAsync();
+    if constexpr (kElement == 4) {
+      __syncwarp();
+      if (lane == 0) ptx::BarrierArrive(ptx::SharedAddress(&control.rounded[place.slot]));
     }
   }
 
@@ -332,7 +310,8 @@ __global__ void __launch_bounds__(kThreads, 1) GemmWgradKernel(const __grid_cons
   const Work work(p, N);
   if (thread == 0) {
     for (int i = 0; i < Tile::Stages(N); ++i) {
-      ptx::BarrierInit(ptx::SharedAddress(&control.full[i]), kProducerWarps);
+      ptx::BarrierInit(ptx::SharedAddress(&control.full[i]), kProducers);
+      ptx::BarrierInit(ptx::SharedAddress(&control.rounded[i]), kConsumerWarps);
       ptx::BarrierInit(ptx::SharedAddress(&control.empty[i]), kConsumerWarps);
     }
     ptx::BarrierInitFence();

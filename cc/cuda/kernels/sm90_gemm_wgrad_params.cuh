@@ -12,7 +12,7 @@ namespace transconv::cuda::sm90_gemm_wgrad {
 using Tile = GemmWgradTile;
 
 constexpr int kProducerWarps = 4, kConsumerWarps = 8;
-constexpr int kProducers = 32 * kProducerWarps;
+constexpr int kProducers = 32 * kProducerWarps, kConsumers = 32 * kConsumerWarps;
 constexpr int kThreads = 32 * (kProducerWarps + kConsumerWarps);
 constexpr int kMostStages = 6;
 
@@ -62,7 +62,7 @@ inline Params MakeParams(const Problem& q, const GemmWgradPlan& plan, int elemen
 
 struct Control {
   int64_t line[Tile::kRows];  // bytes of dy from its first channel to a line of the tile
-  uint64_t full[kMostStages], empty[kMostStages];
+  uint64_t full[kMostStages], rounded[kMostStages], empty[kMostStages];
 };
 constexpr int kControlBytes = 2048;
 static_assert(sizeof(Control) <= kControlBytes, "the stages start behind it");

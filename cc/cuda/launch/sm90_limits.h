@@ -34,7 +34,8 @@ inline const char* TooLarge(const Problem& q, DType dtype) {
   return nullptr;
 }
 
-// The largest copy that a tensor's start allows: a slice of a buffer may start anywhere.
+// The largest copy of at most `vector` bytes that a tensor's start allows: a slice of a buffer may
+// start anywhere.
 inline int Aligned(const void* tensor, int vector) {
   const uintptr_t at = reinterpret_cast<uintptr_t>(tensor);
   while (at % static_cast<uintptr_t>(vector) != 0) vector /= 2;
