@@ -55,6 +55,7 @@ struct Groups {
 
 struct ThreadState {
   Groups stores, copies, products;
+  std::function<void()> told;  // the copies that a barrier has been told of
   // Whether it has stored cells that tensor cores do not see yet: now, and when its warp met last,
   // the time before that in turns.
   bool unfenced = false, unfenced_at[2] = {};
@@ -310,16 +311,19 @@ inline void CopyAsync16(uint32_t shared, const void* global, bool wanted) {
 inline void CopyAsyncArrive(uint32_t barrier) {
   emulation::Groups& copies = emulation::Mine().copies;
   const auto batch = std::make_shared<emulation::Groups::Group>();
-  for (auto& group : copies.committed) {
+  for (const auto& group : copies.committed) {
     batch->insert(batch->end(), group.begin(), group.end());
-    group.clear();
   }
+  copies.committed.clear();
   batch->insert(batch->end(), copies.open.begin(), copies.open.end());
+  copies.open.clear();
   // By whichever is waited for first: the barrier, or the copies.
   const auto once = [batch] {
     for (const auto& copy : std::exchange(*batch, {})) copy();
   };
-  copies.open = {once};
+  auto& told = emulation::Mine().told;
+  if (told) batch->insert(batch->begin(), told);
+  told = once;
   emulation::Groups::Group& arriving = emulation::arrivals[barrier];
   emulation::machine.moved = true;
   arriving.push_back([=] {
@@ -334,6 +338,7 @@ inline void CopyAsyncArrive(uint32_t barrier) {
 inline void CopyAsyncCommit() { emulation::Mine().copies.Commit(); }
 template <int kPending>
 void CopyAsyncWait() {
+  if (const auto& told = emulation::Mine().told) told();
   emulation::Mine().copies.Wait(kPending);
 }
 
