@@ -205,10 +205,12 @@ def gemm_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     pixels = spec.batch * math.prod(spec.in_size)
     if pixels < _FEW_ROWS:
         return f"fewer than {_FEW_ROWS} pixels do not fill its tiles"
-    row = spec.out_size[1] * spec.itemsize
-    many = max(spec.in_channels, spec.out_channels) >= _MANY_SUMMED
-    if pass_name != _FORWARD and many and row % _VECTOR != 0:
-        return f"rows of {row} bytes are copied in pieces too small"
+    many = max(spec.in_channels, spec.out_channels)
+    if spec.itemsize == 2 and many >= _MANY_SUMMED:
+        return f"a library's 16-bit product of {_MANY_SUMMED} channels is faster"
+    image = math.prod(spec.in_size) * spec.itemsize
+    if pass_name == _WEIGHT and many >= _WIDE_MATRIX and image % _VECTOR != 0:
+        return f"images of {image} bytes are copied value by value"
     return None
 
 

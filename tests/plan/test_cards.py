@@ -279,9 +279,13 @@ MEASURED = {
         *((12, 512, 32, 32), (512, 256, 2, 2), {"stride": 2}, "float16"),
         ("cuda:sm90_gemm", "cuda:sm90_gemm", "cuda:sm90_gemm_wgrad"),
     ),
-    "kernel_is_stride_16_bit_odd_rows": (
+    "kernel_is_stride_16_bit_many": (
         *((1, 1024, 40, 59), (1024, 512, 2, 2), {"stride": 2}, "float16"),
-        ("cuda:sm90_gemm", "xla:strided", "xla:filter"),
+        ("xla:dilated", "xla:strided", "xla:filter"),
+    ),
+    "kernel_is_stride_odd_image": (
+        *((1, 512, 37, 37), (512, 512, 2, 2), {"stride": 2}, "float32"),
+        ("cuda:sm90_gemm", "cuda:sm90_gemm", "xla:filter"),
     ),
     "few_a_group": (
         *((16, 32, 128, 256), (32, 16, 3, 5)),
