@@ -15,6 +15,19 @@ cudaError_t LaunchF32(const Call& call, const DirectPlan& plan) {
 
 namespace {
 
+// Whether a call is one for the kernel of small heads, and the card's blocks have room for it.
+cudaError_t IsForHeads(const Call& call, bool* is) {
+  *is = call.pass == Pass::kForward && transconv::heads::IsFor(call.problem) &&
+        reinterpret_cast<uintptr_t>(call.w) % 16 == 0;
+  if (!*is) return cudaSuccess;
+  int device = 0, most = 0;
+  cudaError_t status = cudaGetDevice(&device);
+  if (status != cudaSuccess) return status;
+  status = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  *is = heads::SharedBytes(call.problem) <= most;
+  return status;
+}
+
 template <int kOut>
 cudaError_t LaunchHeads(const Call& call) {
   auto* kernel = heads::HeadsKernel<kOut>;
@@ -64,12 +77,13 @@ cudaError_t Launch(const Call& call) {
       return LaunchF16(call, plan);
     case DType::kBF16:
       return LaunchBF16(call, plan);
-    case DType::kF32:
-      if (call.pass == Pass::kForward && transconv::heads::IsFor(call.problem) &&
-          reinterpret_cast<uintptr_t>(call.w) % 16 == 0) {
-        return call.problem.out_channels == 1 ? LaunchHeads<1>(call) : LaunchHeads<2>(call);
-      }
-      return LaunchF32(call, plan);
+    case DType::kF32: {
+      bool heads = false;
+      const cudaError_t status = IsForHeads(call, &heads);
+      if (status != cudaSuccess) return status;
+      if (!heads) return LaunchF32(call, plan);
+      return call.problem.out_channels == 1 ? LaunchHeads<1>(call) : LaunchHeads<2>(call);
+    }
     case DType::kF64:
       return LaunchF64(call, plan);
   }

@@ -8,9 +8,10 @@
 namespace transconv::cuda {
 
 // kBytes is 4, 8 or 16, and both sides are aligned to it. Zeros where not `wanted`: then nothing is
-// read.
+// read. Cards before compute capability 8.0 wait for each copy.
 template <int kBytes>
 __device__ __forceinline__ void CopyAsyncBytes(void* shared, const void* global, bool wanted) {
+#if __CUDA_ARCH__ >= 800
   const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   const uint32_t bytes = wanted ? kBytes : 0;
   if constexpr (kBytes == 16) {
@@ -22,6 +23,13 @@ __device__ __forceinline__ void CopyAsyncBytes(void* shared, const void* global,
                  "r"(bytes), "n"(kBytes)
                  : "memory");
   }
+#else
+  const uint32_t* const from = static_cast<const uint32_t*>(global);
+#pragma unroll
+  for (int i = 0; i < kBytes / 4; ++i) {
+    static_cast<uint32_t*>(shared)[i] = wanted ? from[i] : 0;
+  }
+#endif
 }
 // The same of one, two or four floats.
 template <int kCount>
@@ -30,7 +38,11 @@ __device__ __forceinline__ void CopyAsync(float* shared, const float* global, bo
 }
 
 // Waits for this thread's copies; a barrier then shows them to the others.
-__device__ __forceinline__ void CopyAsyncDone() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+__device__ __forceinline__ void CopyAsyncDone() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
 
 }  // namespace transconv::cuda
 
