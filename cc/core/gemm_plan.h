@@ -27,20 +27,31 @@ constexpr int kGemmRows = 128;         // pixels of a tile
 constexpr int kGemmSlabBytes = 128;    // of a column
 constexpr int kGemmLineBytes = 17408;  // of a slab's lines in shared memory, at most
 
-// Why no matrix product does a pass, or null.
-inline const char* CannotGemm(const Problem& q, DType dtype) {
-  if (dtype == DType::kF64) return "has no float64 instructions";
-  if (dtype == DType::kF32 && q.precision != Precision::kDefault) {
-    return "multiplies float32 once: precision DEFAULT alone";
-  }
+// What all passes need: why not every target pixel has one tap, or null.
+inline const char* KernelIsNoStride(const Problem& q) {
   if (q.layout != Layout::kNCHW) return "reads lines of one channel: NCHW alone";
-  if (q.groups != 1) return "has no groups";
   for (const Axis* axis : {&q.h, &q.w}) {
     if (axis->kernel != axis->stride || (axis->kernel > 1 && axis->dilation != 1) ||
         axis->crop_lo != 0 || axis->out != axis->kernel * axis->in) {
       return "needs kernels as large as their stride, and nothing cropped or added";
     }
   }
+  return nullptr;
+}
+// And of types: their products are TF32's or of 16 bits.
+inline const char* HasNoProduct(const Problem& q, DType dtype) {
+  if (dtype == DType::kF64) return "has no float64 instructions";
+  if (dtype == DType::kF32 && q.precision != Precision::kDefault) {
+    return "multiplies float32 once: precision DEFAULT alone";
+  }
+  return nullptr;
+}
+
+// Why no matrix product does a pass, or null.
+inline const char* CannotGemm(const Problem& q, DType dtype) {
+  if (const char* reason = HasNoProduct(q, dtype)) return reason;
+  if (const char* reason = KernelIsNoStride(q)) return reason;
+  if (q.groups != 1) return "has no groups";
   constexpr int64_t kInt = std::numeric_limits<int32_t>::max();
   const int64_t pixels = q.h.in * q.w.in;
   if (q.batch * pixels > kInt - kGemmRows ||
@@ -81,7 +92,6 @@ struct GemmPlan {
   int values = 1;   // of a pixel in a line
   int vector = 16;  // bytes of one copy
   int lines = 0;    // of the whole sum
-  int pitch = 0;    // bytes of a line in shared memory
   int columns = 0;  // of the product
   int tile_columns = 0;
   int slabs = 0, row_tiles = 0, column_tiles = 0;
@@ -133,7 +143,6 @@ inline const char* PlanGemm(const Problem& q, Pass pass, DType dtype, int multip
   const int64_t taps = q.taps();
   g.lines = static_cast<int>(forward ? q.in_channels : q.out_channels * q.h.kernel);
   g.columns = static_cast<int>(forward ? q.out_channels * taps : q.in_channels);
-  g.pitch = kGemmRows * g.values * element + (element == 2 && g.values == 1 ? 16 : 32);
   g.slabs = static_cast<int>(CeilDiv(g.lines, g.slab_lines(element)));
   g.row_tiles = static_cast<int>(CeilDiv(q.batch * pixels, kGemmRows));
   g.fours = forward && q.w.kernel % 4 == 0;

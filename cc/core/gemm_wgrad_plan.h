@@ -20,6 +20,7 @@
 #include <limits>
 #include <utility>
 
+#include "core/gemm_plan.h"
 #include "core/geometry.h"
 
 namespace transconv {
@@ -67,19 +68,6 @@ constexpr int64_t kMultiprocessors = 132;  // a constant: see above
 constexpr int64_t kMostSummed = 2048;
 constexpr int64_t kMostSlotBytes = int64_t{1} << 30;
 
-inline const char* Refuses(const Problem& q) {
-  for (const Axis* a : {&q.h, &q.w}) {
-    if (a->kernel != a->stride || (a->dilation != 1 && a->kernel > 1)) {
-      return "needs a kernel that is the stride";
-    }
-    if (a->crop_lo != 0 || a->out != a->in * a->stride) {
-      return "takes neither a crop nor output padding";
-    }
-  }
-  if (q.layout != Layout::kNCHW) return "reads pixels of one channel: NCHW alone";
-  return nullptr;
-}
-
 // The most bytes of one copy, where `bytes` are neighbours.
 inline int Vector(int64_t bytes) {
   for (int v = 16; v > 2; v /= 2) {
@@ -117,7 +105,7 @@ inline double Cost(const Problem& q, int columns, int64_t splits, GemmWgradPlan*
 inline GemmWgradPlan PlanGemmWgrad(const Problem& q, int element) {
   using Tile = GemmWgradTile;
   GemmWgradPlan p;
-  p.reason = gemm_wgrad::Refuses(q);
+  p.reason = KernelIsNoStride(q);
   if (p.reason != nullptr) return p;
   p.element = element;
   p.h = q.h;

@@ -362,7 +362,6 @@ inline void StoreShared16(uint32_t shared, uint32_t v) {
   StoreCells(shared, &half, 2);
 }
 inline void StoreSharedWord(uint32_t shared, uint32_t v) { StoreCells(shared, &v, 4); }
-inline void StoreShared64(uint32_t shared, uint2 v) { StoreCells(shared, &v, 8); }
 inline void StoreShared128(uint32_t shared, uint4 v) { StoreCells(shared, &v, 16); }
 inline void StoreShared128If(uint32_t shared, uint4 v, bool wanted) {
   if (wanted) StoreShared128(shared, v);

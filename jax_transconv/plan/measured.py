@@ -340,15 +340,23 @@ _MANY_TAPS = 64
 # Taps from which it beats a library's 16-bit convolution of few channels.
 _FAST_16_BIT = {_FORWARD: 1, _INPUT: 16, _WEIGHT: 16}
 _PIXEL_VECTOR = 8  # channels
+_PIXEL_WEIGHTS = 512  # of an input channel
 
 
 def _takes_16_bits(pass_name: str, spec: Spec) -> bool:
     """Whether few channels of 16 bits are multiplied as they are."""
     if spec.taps < _FAST_16_BIT[pass_name]:
         return False
-    # The weight gradient alone of these is level with a library in another order.
-    pixels = spec.in_channels % _PIXEL_VECTOR == 0 and spec.in_size[1] > _PIXEL_VECTOR
-    return pass_name != _WEIGHT or (spec.geometry.layout == "NHWC" and pixels)
+    if pass_name != _WEIGHT:
+        return True
+    # Other problems' weight gradients are made float32 first, which a library beats.
+    return (
+        spec.geometry.layout == "NHWC"
+        and spec.in_channels % _PIXEL_VECTOR == 0
+        and spec.in_size[1] > _PIXEL_VECTOR
+        and spec.out_size[1] * spec.out_channels % 2 == 0
+        and spec.out_channels * spec.taps <= _PIXEL_WEIGHTS
+    )
 
 
 _HEAD_WEIGHTS = 24 << 10  # that a block has in shared memory

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
-from rows import RESULTS, problem, program, why_not
+from rows import KERNEL_IS_STRIDE, RESULTS, case_for, problem, program, why_not
 
 from jax_transconv import conv_transpose2d, plan
 from jax_transconv.ffi import targets
@@ -49,7 +49,6 @@ def _compute_reference(case):
 _reference_of_table = functools.cache(_compute_reference)
 _reference_of_others = functools.lru_cache(maxsize=len(cases.WIDE))(_compute_reference)
 _TABLE = frozenset(cases.TABLE)
-_KERNEL_IS_STRIDE = next(case for case in cases.WIDE if case.name == "wide_blocks")
 
 
 def _reference(case):
@@ -362,10 +361,8 @@ def test_long_sums_of_one_sign(row):
 def test_precision_classes_on_cuda(row, precision):
     """Each word of `precision` is at least as good as its class, on every row."""
     case = cases.Case("precision", 4, 64, 48, 14, 13, 3, 4, (2, 2), (1, 1))
-    if "rolling" in row.name:  # stride 1 and long rows are what it is for
-        case = cases.WIDE[0]
-    if "gemm" in row.name:
-        case = _KERNEL_IS_STRIDE
+    if "rolling" in row.name or "gemm" in row.name:  # what it is for
+        case = case_for(row)
     data, want = _reference(case)
     spec = problem(case, "cuda", precision=precision)
     arrays = cases.put(case, data, jax.devices("cuda")[0])
@@ -403,7 +400,7 @@ def test_rows_repeat_their_bits(platform, row, kind):
         if kind == "wide_tf32":
             keywords = {"precision": "default"}
     elif kind == "blocks":
-        case = _KERNEL_IS_STRIDE
+        case = KERNEL_IS_STRIDE
         keywords = {"precision": "default"}
     else:
         cin, cout, groups = channels[kind]

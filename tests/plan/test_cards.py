@@ -262,6 +262,11 @@ MEASURED = {
         *({"stride": 2, "padding": 1, "layout": "NHWC"}, "bfloat16"),
         ("cuda:mma_im2col", "cuda:mma_im2col", "cuda:mma_im2col_wgrad"),
     ),
+    "rgb_head_16_bit_odd_rows": (
+        *((64, 31, 31, 96), (96, 3, 5, 5)),
+        *({"padding": 2, "layout": "NHWC"}, "bfloat16"),
+        ("cuda:mma_im2col", "cuda:mma_im2col", "xla:filter"),
+    ),
     "flow_head": (
         *((1, 629, 28, 64), (629, 2, 4, 4), {"stride": 2, "padding": 1}, "float32"),
         ("cuda:direct", "cuda:mma_im2col", "cuda:mma_im2col_wgrad"),

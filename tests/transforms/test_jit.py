@@ -177,8 +177,7 @@ def test_threads_may_share_a_function():
 )
 def test_command_buffers(row, precision):
     """Kernels that start before the one in front of them ends do not, in a graph."""
-    # Of stride 1, few channels and long rows: there is no row that can't run it.
-    case = cases.WIDE[0].replace(bias=False)
+    case = rows.case_for(row).replace(bias=False)
     spec = rows.problem(case, "cuda", precision=precision)
     samples = [case.replace(name=f"replay{i}").data() for i in range(5)]
     for i, sample in enumerate(samples):

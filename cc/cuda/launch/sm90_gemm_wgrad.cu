@@ -10,10 +10,7 @@ namespace {
 
 const char* Make(const Problem& q, Pass pass, DType dtype, GemmWgradPlan* plan) {
   if (pass != Pass::kGradWeight) return "computes the weight gradient alone";
-  if (dtype == DType::kF64) return "has no float64 instructions";
-  if (dtype == DType::kF32 && q.precision > Precision::kDefault) {
-    return "multiplies float32 once: precision DEFAULT alone";
-  }
+  if (const char* reason = HasNoProduct(q, dtype)) return reason;
   *plan = PlanGemmWgrad(q, static_cast<int>(ByteWidth(dtype)));
   return plan->reason;
 }

@@ -187,10 +187,6 @@ __device__ __forceinline__ void StoreShared16(uint32_t shared, uint32_t v) {
   asm volatile("st.shared.u16 [%0], %1;" ::"r"(shared), "h"(static_cast<uint16_t>(v)) : "memory");
 }
 
-__device__ __forceinline__ void StoreShared64(uint32_t shared, uint2 v) {
-  asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(shared), "r"(v.x), "r"(v.y) : "memory");
-}
-
 __device__ __forceinline__ void StoreShared128(uint32_t shared, uint4 v) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(v.x), "r"(v.y),
                "r"(v.z), "r"(v.w)
