@@ -230,8 +230,7 @@ struct Kernel {
         }
         wgmma::Wait<0>();
         wgmma::Pin(sum);
-        __syncwarp();  // all lanes have read their rows
-        if (lane == 0) ptx::BarrierArrive(Empty(used));
+        ptx::BarrierArrive(Empty(used));
       };
       uint32_t even[4][4], odd[4][4];
       ptx::BarrierWait(Full(stage), parity);
@@ -358,7 +357,7 @@ __global__ void __launch_bounds__(kThreads, 1) GemmKernel(const __grid_constant_
     for (int i = 0; i < kMaxStages; ++i) {
       // The producers' copies, and the weights.
       ptx::BarrierInit(ptx::SharedAddress(&control.full[i]), kProducers + 1);
-      ptx::BarrierInit(ptx::SharedAddress(&control.empty[i]), kConsumerWarps);
+      ptx::BarrierInit(ptx::SharedAddress(&control.empty[i]), kConsumers);
     }
     ptx::BarrierInitFence();
   }

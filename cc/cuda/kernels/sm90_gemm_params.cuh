@@ -11,7 +11,6 @@ namespace transconv::cuda::sm90_gemm {
 
 constexpr int kProducers = 128, kConsumers = 256;
 constexpr int kThreads = kProducers + kConsumers;
-constexpr int kConsumerWarps = kConsumers / 32;
 constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;  // 65536 in all
 constexpr int kMaxStages = 8;
 
