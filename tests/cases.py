@@ -358,6 +358,8 @@ WIDE = (
     Case("wide_sum", 1, 520, 66, 5, 37, 4, 4, (4, 4)),
     Case("wide_halves", 1, 64, 80, 24, 5, 2, 1, (2, 1)),
     Case("wide_deep", 1, 80, 136, 5, 97, 5, 4, padding=((-1, 2), (3, -2))),
+    Case("wide_far", 2, 72, 40, 1, 136, 1, 16, (1, 8), padding=((0, 0), (4, 4))),
+    Case("wide_split", 1, 264, 140, 6, 32, 4, 4, (2, 2), (1, 1)),
 )
 
 # For the seams of the CPU's kernels: channels that are packed some at a time, tiles of

@@ -195,6 +195,11 @@ T __shfl_sync(unsigned, T v, int lane) {
   return transconv::emulation::OfWarp(
       v, [lane](const auto& all) { return all[static_cast<size_t>(lane)]; });
 }
+template <typename T>
+T __shfl_xor_sync(unsigned, T v, unsigned mask) {
+  const size_t from = (::threadIdx.x % transconv::emulation::kWarp) ^ mask;
+  return transconv::emulation::OfWarp(v, [from](const auto& all) { return all[from]; });
+}
 
 namespace transconv::cuda::ptx {
 
@@ -265,6 +270,7 @@ inline void BulkLoad(uint32_t shared, const void* global, uint32_t bytes, uint32
     emulation::Change(barrier, 0, -static_cast<int>(bytes));
   });
 }
+inline void StoreFirstOut(float* p, float4 v) { *reinterpret_cast<float4*>(p) = v; }
 inline void BulkStore(void* global, uint32_t shared, uint32_t bytes) {
   emulation::writable.Check(global, bytes, 16);
   CheckBulk(shared, bytes);

@@ -169,6 +169,12 @@ def _kernel(row: str, *rules: Rule) -> Rule:
 CANDIDATES: tuple[Candidate, ...] = (
     Candidate("xla:empty", targets.PASSES, _only_empty),
     Candidate(
+        "cuda:sm90_lines",
+        (_FORWARD, _INPUT),
+        _kernel("cuda:sm90_lines", _hopper),
+        measured.lines_lose,
+    ),
+    Candidate(
         "cuda:mma_im2col",
         (_FORWARD, _INPUT),
         _kernel("cuda:mma_im2col", _tensor_cores),

@@ -214,6 +214,65 @@ def gemm_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     return None
 
 
+_NARROWEST_LINE = 6  # pixels
+_FEWEST_CHANNELS = 8
+_FEWEST_PIXELS = 1 << 8
+_DEEP_PIXELS = 1 << 13  # of an input gradient of wide matrices
+# Of a forward pass in two dimensions: multiply-adds by pixels.
+_FEW_FORWARD_PIXELS, _SOME_FORWARD_PIXELS = 1 << 11, 1 << 12
+_LITTLE_FORWARD_WORK, _SOME_FORWARD_WORK = 1 << 31, 1 << 32
+_MUCH_WORK = 1 << 33
+_SMALL_KERNEL = 9  # taps
+
+
+def lines_lose(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
+    """Where the matrix product of lines loses.
+
+    It multiplies TF32, half as fast as the tile kernel's 16-bit products, but copies
+    what that one gathers and converts: faster where there is little to multiply for
+    what is read. Measured without dilation, from 8 channels on.
+    """
+    del facts
+    g = spec.geometry
+    channels = spec.in_channels, spec.out_channels
+    pixels = spec.batch * math.prod(spec.in_size)
+    work = pixels * math.prod(channels) * spec.taps
+    if g.dilation != (1, 1) or g.groups > 1:
+        return "groups and dilations have not been measured"
+    if min(channels) < _FEWEST_CHANNELS:
+        return f"fewer than {_FEWEST_CHANNELS} channels leave its tiles empty"
+    if spec.in_size[1] < _NARROWEST_LINE or pixels < _FEWEST_PIXELS:
+        return (
+            f"lines of fewer than {_NARROWEST_LINE} pixels, or fewer than "
+            f"{_FEWEST_PIXELS} in all, do not fill its tiles"
+        )
+    axes = zip(spec.kernel_size, g.stride, strict=True)
+    if not spec.is_strided:
+        small = _SOME_FORWARD_PIXELS <= pixels <= _DEEP_PIXELS and spec.taps > 1
+        if pass_name == _INPUT and small and max(channels) <= _MANY_CHANNELS:
+            return None
+        return "without a stride other rows read every pixel once, too"
+    if all(k <= s for k, s in axes):
+        return "every pixel of y has one tap at most"
+    if pass_name == _INPUT:
+        if max(channels) >= _WIDE_MATRIX and pixels < _DEEP_PIXELS:
+            return f"a library is faster with {_WIDE_MATRIX} channels of few pixels"
+        many = spec.in_channels <= _MANY_CHANNELS and spec.taps > _SMALL_KERNEL
+        if many and work >= _MUCH_WORK:
+            return "16-bit products of many taps are faster"
+        return None
+    k, s = spec.kernel_size[1], g.stride[1]
+    if spec.out_size[1] % s != 0 or (s > 2 and k % s != 0):
+        return "residues of unequal sizes or taps leave its tiles empty"
+    if spec.in_size[0] == 1 or s > _LARGE_STRIDE:
+        return None
+    some = pixels <= _SOME_FORWARD_PIXELS and work <= _SOME_FORWARD_WORK
+    little = work <= _LITTLE_FORWARD_WORK and min(channels) >= _HALF_TILE
+    if not (pixels < _FEW_FORWARD_PIXELS or some or little):
+        return "16-bit products of many pixels are faster"
+    return None
+
+
 def half_empty(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     """Where the Hopper weight gradient's tiles are mostly padding."""
     del pass_name, facts

@@ -292,6 +292,33 @@ MEASURED = {
         *((1, 512, 37, 37), (512, 512, 2, 2), {"stride": 2}, "float32"),
         ("cuda:sm90_gemm", "cuda:sm90_gemm", "xla:filter"),
     ),
+    "lines_of_one_axis": (
+        *((16, 128, 1, 2048), (128, 64, 1, 4)),
+        *({"stride": (1, 2), "padding": (0, 1)}, "float32"),
+        ("cuda:sm90_lines", "cuda:sm90_lines", "cuda:sm90_wgrad"),
+    ),
+    "lines_of_one_axis_far_apart": (
+        *((1, 256, 1, 6400), (256, 128, 1, 16)),
+        *({"stride": (1, 8), "padding": (0, 4)}, "float32"),
+        ("cuda:sm90_lines", "cuda:sm90_lines", "xla:filter"),
+    ),
+    "lines_of_a_small_image": (
+        *((1, 256, 64, 64), (256, 128, 3, 3)),
+        *({"stride": 2, "padding": 1, "output_padding": 1}, "float32"),
+        ("cuda:sm90_lines", "cuda:sm90_lines", "xla:filter"),
+    ),
+    "lines_of_scores": (
+        *((1, 21, 70, 70), (21, 21, 16, 16), {"stride": 8}, "float32"),
+        ("cuda:sm90_lines", "cuda:direct", "cuda:mma_im2col_wgrad"),
+    ),
+    "many_pixels": (
+        *((8, 128, 128, 128), (128, 64, 4, 4), {"stride": 2, "padding": 1}),
+        *("float32", ("cuda:sm90_tile", "cuda:sm90_tile", "cuda:sm90_wgrad_cells")),
+    ),
+    "many_channels_of_few_pixels": (
+        *((1, 1024, 16, 16), (1024, 256, 4, 4), {"stride": 2, "padding": 1}),
+        *("float32", ("cuda:sm90_lines", "xla:strided", "xla:filter")),
+    ),
     "few_a_group": (
         *((16, 32, 128, 256), (32, 16, 3, 5)),
         *({"stride": (2, 3), "dilation": (2, 1), "padding": (1, 2), "groups": 4},),

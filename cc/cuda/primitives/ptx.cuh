@@ -231,6 +231,13 @@ __device__ __forceinline__ uint32_t LoadIf(const uint32_t* p, uint32_t wanted) {
   return v;
 }
 
+// Stores what leaves the caches before anything else.
+__device__ __forceinline__ void StoreFirstOut(float* p, float4 v) {
+  asm volatile("st.global.cs.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(p), "f"(v.x), "f"(v.y), "f"(v.z),
+               "f"(v.w)
+               : "memory");
+}
+
 // Brings a line into the second-level cache, where `wanted`; waits for nothing.
 __device__ __forceinline__ void PrefetchIf(const void* p, bool wanted) {
   asm volatile(
