@@ -72,6 +72,10 @@ if(DEFINED SKBUILD)
   endif()
 endif()
 
+# A kernel that spills registers fails the build. A launcher that is asked for runs before.
+set(transconv_strictly ${CMAKE_CUDA_COMPILER_LAUNCHER} "${CMAKE_COMMAND}" -P
+  "${CMAKE_CURRENT_SOURCE_DIR}/cc/cmake/CompileStrictly.cmake" --)
+
 # One object library per set of architectures, because architectures are a property of the target:
 #   transconv_cuda_library(<name> ARCHITECTURES <list> SOURCES <files>...)
 # Kernels for compute capability 9.0 alone go into one of their own with ARCHITECTURES 90a-real.
@@ -83,10 +87,12 @@ function(transconv_cuda_library name)
     CUDA_ARCHITECTURES "${arg_ARCHITECTURES}"
     CUDA_SEPARABLE_COMPILATION OFF
     CUDA_VISIBILITY_PRESET hidden
+    CUDA_COMPILER_LAUNCHER "${transconv_strictly}"
     POSITION_INDEPENDENT_CODE ON)
   target_include_directories(${name} PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}/cc")
   target_compile_options(${name} PRIVATE
     $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-Xcompiler=-Wall,-Wextra>
+    $<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-warn-spills>
     $<$<COMPILE_LANGUAGE:CUDA>:${transconv_cuda_size}>)
   target_link_libraries(${name} PRIVATE CUDA::cudart_static)
 endfunction()
