@@ -218,7 +218,7 @@ _NARROWEST_LINE = 6  # pixels
 _FEWEST_CHANNELS = 8
 _FEWEST_PIXELS = 1 << 8
 _DEEP_PIXELS = 1 << 13  # of an input gradient of wide matrices
-# Of a forward pass in two dimensions: multiply-adds by pixels.
+# Of a forward pass in two dimensions: pixels, and multiply-adds up to so many of them.
 _FEW_FORWARD_PIXELS, _SOME_FORWARD_PIXELS = 1 << 11, 1 << 12
 _LITTLE_FORWARD_WORK, _SOME_FORWARD_WORK = 1 << 31, 1 << 32
 _MUCH_WORK = 1 << 33
@@ -257,18 +257,19 @@ def lines_lose(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     if pass_name == _INPUT:
         if max(channels) >= _WIDE_MATRIX and pixels < _DEEP_PIXELS:
             return f"a library is faster with {_WIDE_MATRIX} channels of few pixels"
-        many = spec.in_channels <= _MANY_CHANNELS and spec.taps > _SMALL_KERNEL
-        if many and work >= _MUCH_WORK:
-            return "16-bit products of many taps are faster"
+        much = (1 if spec.taps > _SMALL_KERNEL else 4) * _MUCH_WORK
+        if spec.in_channels <= _MANY_CHANNELS and work >= much:
+            return "16-bit products of many pixels are faster"
         return None
     k, s = spec.kernel_size[1], g.stride[1]
     if spec.out_size[1] % s != 0 or (s > 2 and k % s != 0):
         return "residues of unequal sizes or taps leave its tiles empty"
     if spec.in_size[0] == 1 or s > _LARGE_STRIDE:
         return None
+    few = pixels < _FEW_FORWARD_PIXELS and work < _MUCH_WORK
     some = pixels <= _SOME_FORWARD_PIXELS and work <= _SOME_FORWARD_WORK
     little = work <= _LITTLE_FORWARD_WORK and min(channels) >= _HALF_TILE
-    if not (pixels < _FEW_FORWARD_PIXELS or some or little):
+    if not (few or some or little):
         return "16-bit products of many pixels are faster"
     return None
 
