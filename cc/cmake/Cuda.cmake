@@ -72,9 +72,9 @@ if(DEFINED SKBUILD)
   endif()
 endif()
 
-# A kernel that spills registers fails the build. A launcher that is asked for runs before.
-set(transconv_strictly ${CMAKE_CUDA_COMPILER_LAUNCHER} "${CMAKE_COMMAND}" -P
-  "${CMAKE_CURRENT_SOURCE_DIR}/cc/cmake/CompileStrictly.cmake" --)
+# A kernel that spills registers fails the build. A launcher that is asked for sees the compiler.
+set(transconv_strictly "${CMAKE_COMMAND}" -P
+  "${CMAKE_CURRENT_SOURCE_DIR}/cc/cmake/CompileStrictly.cmake" -- ${CMAKE_CUDA_COMPILER_LAUNCHER})
 
 # One object library per set of architectures, because architectures are a property of the target:
 #   transconv_cuda_library(<name> ARCHITECTURES <list> SOURCES <files>...)

@@ -119,30 +119,41 @@ inline int OffsetOf(const Axis& axis, bool forward, int64_t k) {
 inline bool Has(const Axis& axis, bool forward, int64_t k, int residue) {
   return !forward || axis.TapOf(k).residue == residue;
 }
-inline Offsets OffsetsOf(const Axis& axis, bool forward, int residue) {
-  Offsets o;
+inline std::vector<Offsets> OffsetsOf(const Axis& axis, bool forward) {
+  std::vector<Offsets> residues(forward ? static_cast<size_t>(axis.stride) : 1);
   for (int64_t k = 0; k < axis.kernel; ++k) {
-    if (Has(axis, forward, k, residue)) o.Add(OffsetOf(axis, forward, k));
+    const int64_t residue = forward ? axis.TapOf(k).residue : 0;
+    residues[static_cast<size_t>(residue)].Add(OffsetOf(axis, forward, k));
   }
-  return o;
+  return residues;
 }
-// Whether two residues have taps at the same shifts, side by side in the kernel.
-inline bool SameShifts(const Axis& axis, int residue, int next) {
-  if (axis.dilation != 1) return false;
-  const Offsets a = OffsetsOf(axis, true, residue), b = OffsetsOf(axis, true, next);
-  return a.lo == b.lo && a.hi == b.hi && a.count == b.count;
-}
+// Of a pass, each residue's taps. Forward, `halves`: those of columns are two halves, each with the
+// same shifts, as with kernels of twice the stride, cropped by half of it on either side. Of more
+// residues one run alone fills sectors.
+struct Residues {
+  std::vector<Offsets> rows, columns;
+  bool dense;  // neighbouring residues with the same shifts have neighbouring taps
+  bool halves;
 
-// Whether a stride's residues are two halves, each with the same shifts: as with kernels of twice
-// the stride, cropped by half of it on either side. Of more residues one run alone fills sectors.
-inline bool InHalves(const Axis& axis) {
-  if (axis.stride % 2 != 0 || axis.stride > 16) return false;
-  const int half = static_cast<int>(axis.stride / 2);
-  for (int residue = 0; residue < 2 * half; ++residue) {
-    if (residue % half != 0 && !SameShifts(axis, residue - 1, residue)) return false;
+  Residues(const Problem& q, bool forward)
+      : rows(OffsetsOf(q.h, forward)),
+        columns(OffsetsOf(q.w, forward)),
+        dense(q.w.dilation == 1),
+        halves(forward && columns.size() % 2 == 0 && columns.size() <= 16) {
+    const size_t half = columns.size() / 2;
+    for (size_t i = 1; halves && i < columns.size(); ++i) halves = i == half || Same(i);
   }
-  return true;
-}
+  // Whether a residue of columns has the same shifts as the one before.
+  bool Same(size_t i) const {
+    const Offsets &a = columns[i - 1], &b = columns[i];
+    return dense && a.lo == b.lo && a.hi == b.hi && a.count == b.count;
+  }
+  bool Complete() const {
+    const auto has = [](const Offsets& o) { return o.count > 0; };
+    return std::all_of(rows.begin(), rows.end(), has) &&
+           std::all_of(columns.begin(), columns.end(), has);
+  }
+};
 
 inline int PowerOfTwoFrom(int64_t n, int least, int most) {
   int p = least;
@@ -205,39 +216,31 @@ inline bool AddQuads(const Problem& q, bool forward, int first, LinesPhase* phas
 
 // The phases with their quads, windows and weights, where the plan has its tile, slab, steps and
 // instruction. False where something does not fit.
-inline bool SetPhases(const Problem& q, bool forward, LinesPlan* plan) {
-  const int rows = forward ? static_cast<int>(q.h.stride) : 1;
-  const int columns = forward ? static_cast<int>(q.w.stride) : 1;
-  const bool halves = forward && InHalves(q.w);
+inline bool SetPhases(const Problem& q, bool forward, const Residues& of, LinesPlan* plan) {
+  const int columns = static_cast<int>(of.columns.size());
   // Windows of all phases have the same size.
   int high = 0, wide = 0;
   plan->phases = 0;
-  for (int row = 0; row < rows; ++row) {
-    const Offsets y = OffsetsOf(q.h, forward, row);
-    if (y.count == 0) return false;
+  for (size_t row = 0; row < of.rows.size(); ++row) {
+    const Offsets& y = of.rows[row];
     for (int column = 0; column < columns;) {
       if (plan->phases == kLinesPhases) return false;
       LinesPhase& phase = plan->phase[plan->phases++];
       phase = LinesPhase{};
-      phase.row = row;
+      phase.row = static_cast<int>(row);
       phase.column = column;
-      Offsets x = OffsetsOf(q.w, forward, column);
-      if (x.count == 0) return false;
-      if (halves) {
-        const Offsets other = OffsetsOf(q.w, forward, columns / 2);
-        if (other.count == 0) return false;
+      Offsets x = of.columns[static_cast<size_t>(column)];
+      if (of.halves) {
+        const Offsets& other = of.columns[static_cast<size_t>(columns / 2)];
         x.lo = std::min(x.lo, other.lo);
         x.hi = std::max(x.hi, other.hi);
         phase.halves = 2;
         phase.residues = columns / 2;
         column = columns;
       } else {
-        while (column + phase.residues < columns &&
-               SameShifts(q.w, phase.column, phase.column + phase.residues)) {
-          ++phase.residues;
-        }
-        column += phase.residues;
+        while (++column < columns && of.Same(static_cast<size_t>(column))) ++phase.residues;
       }
+      if (int64_t{y.count} * x.count * plan->slab_channels / 4 > kLinesQuads) return false;
       phase.top = y.lo;
       phase.left = static_cast<int>(FloorDiv(x.lo, plan->vector)) * plan->vector;
       high = std::max(high, y.hi - y.lo);
@@ -248,7 +251,7 @@ inline bool SetPhases(const Problem& q, bool forward, LinesPlan* plan) {
   plan->rows = (plan->tile_h - 1) * plan->step_h + high + 1;
   plan->copies =
       static_cast<int>(CeilDiv((plan->tile_w - 1) * plan->step_w + wide + 1, plan->vector));
-  if (plan->places() > kLinesPlaces) return false;
+  if (int64_t{plan->tile_n} * plan->rows * plan->copies > kLinesPlaces) return false;
   // Lanes of a quad and neighbouring places meet in different banks of shared memory, if they can.
   int pitch = plan->tile_n * plan->image_pitch();
   if (!plan->along_taps) {
@@ -344,10 +347,14 @@ inline const char* CannotLines(const Problem& q, Pass pass, DType dtype) {
       q.in_channels * q.out_channels * q.taps() > kInt) {
     return "an image or its weights exceed 32-bit offsets";
   }
-  constexpr int64_t kFar = 1 << 12;
+  // Taps are counted in 16 bits; of more residues the search for a plan takes long.
+  constexpr int64_t kFar = 1 << 12, kMostTaps = 1 << 12, kMostResidues = 64;
+  if (q.taps() > kMostTaps || std::max(q.in_channels, q.out_channels) > kInt / 64) {
+    return "too many taps or channels";
+  }
   for (const Axis* axis : {&q.h, &q.w}) {
-    if (axis->kernel * axis->dilation > kFar || axis->stride > kFar || axis->crop_lo > kFar ||
-        axis->crop_lo < -kFar) {
+    if (axis->kernel * axis->dilation > kFar || axis->stride > kMostResidues ||
+        axis->in * axis->stride > kInt / 2 || axis->crop_lo > kFar || axis->crop_lo < -kFar) {
       return "a tap is too far";
     }
   }
@@ -369,19 +376,23 @@ void ForEachPlan(const Problem& q, bool forward, int multiprocessors, int vector
   g.along_taps = !forward && q.w.kernel % 4 == 0 && q.w.dilation == 1;
   const int64_t channels = forward ? q.in_channels : q.out_channels;
   const int64_t image = channels * (forward ? q.h.in * q.w.in : q.h.out * q.w.out);
-  const bool halves = forward && InHalves(q.w);
+  const Residues of(q, forward);
+  if (!of.Complete()) return;
   for (g.tile_w = 8; g.tile_w <= kLinesRows; g.tile_w *= 2) {
     if (g.tile_w > 8 && g.tile_w >= 2 * g.grid_w) break;
     g.tile_h = PowerOfTwoFrom(g.grid_h, 1, kLinesRows / g.tile_w);
     g.tile_n = kLinesRows / g.tile_w / g.tile_h;
     if (g.tile_n * image > std::numeric_limits<int32_t>::max()) continue;
-    g.row_tiles = static_cast<int>(CeilDiv(q.batch, g.tile_n) * CeilDiv(g.grid_h, g.tile_h) *
-                                   CeilDiv(g.grid_w, g.tile_w));
+    const int64_t row_tiles =
+        CeilDiv(q.batch, g.tile_n) * CeilDiv(g.grid_h, g.tile_h) * CeilDiv(g.grid_w, g.tile_w);
+    if (row_tiles > std::numeric_limits<int32_t>::max() / 2) continue;
+    g.row_tiles = static_cast<int>(row_tiles);
     for (g.slab_channels = g.along_taps ? 2 : 4; g.slab_channels <= 32; g.slab_channels *= 2) {
       g.slabs = static_cast<int>(CeilDiv(channels, g.slab_channels));
       for (g.steps = 3; g.steps <= 4; ++g.steps) {
-        for (g.instruction = 64; g.instruction <= (halves ? 128 : 256); g.instruction *= 2) {
-          if (!SetPhases(q, forward, &g) || !SetStages(&g)) continue;
+        for (g.instruction = 64; g.instruction <= (of.halves ? 128 : 256); g.instruction *= 2) {
+          if (!SetPhases(q, forward, of, &g) || !SetStages(&g)) continue;
+          if (g.tiles() > std::numeric_limits<int32_t>::max() / 2) continue;
           for (g.splits = 1; g.splits <= 8; g.splits *= 2) {
             // Clusters of four and more do not fill every part of the machine.
             const int64_t most = g.splits > 2 ? multiprocessors * 7 / 8 : multiprocessors;

@@ -1,4 +1,4 @@
-// Plans of problems met before. Making one takes up to 70 microseconds, longer than many kernels
+// Plans of problems met before. Making one takes 10 to 200 microseconds, longer than many kernels
 // run, and every execution asks for it twice.
 #ifndef TRANSCONV_CORE_PLANS_H_
 #define TRANSCONV_CORE_PLANS_H_

@@ -195,18 +195,19 @@ void CheckProblems(int most) {
   const auto axis = [&](bool one) {
     Axis a;
     if (one) return Axis{1, 1, 1, 1, 1, 0};
-    a.stride = pick(0, 2) == 0 ? 2 : pick(1, 4);
-    a.kernel = pick(0, 2) == 0 ? 2 * a.stride : a.stride + pick(0, 4);
-    a.dilation = pick(0, 7) == 0 ? 2 : 1;
+    a.stride = pick(0, 2) == 0 ? 2 : pick(1, 5);
+    a.kernel = pick(0, 2) == 0   ? 2 * a.stride
+               : pick(0, 5) == 0 ? pick(1, 3)
+                                 : a.stride + pick(0, 4);
+    a.dilation = pick(0, 7) == 0 ? pick(2, 4) : 1;
     a.in = pick(0, 1) == 0 ? 4 * pick(1, 6) : pick(1, 21);
     const int64_t full = a.stride * (a.in - 1) + a.dilation * (a.kernel - 1) + 1;
     if (pick(0, 1) == 0) {
       a.crop_lo = std::max<int64_t>(0, (a.kernel - a.stride) / 2);
       a.out = a.in * a.stride;
     } else {
-      a.crop_lo = std::min<int64_t>(pick(0, static_cast<int>(a.kernel) - 1), full - 1);
-      a.out = std::max<int64_t>(1, full - a.crop_lo - pick(0, static_cast<int>(a.kernel) - 1));
-      if (pick(0, 3) == 0) a.out += pick(0, 2);
+      a.crop_lo = pick(-5, 9);
+      a.out = std::max<int64_t>(1, full - a.crop_lo + pick(-8, 6));
     }
     return a;
   };

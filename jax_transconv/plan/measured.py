@@ -218,6 +218,7 @@ _NARROWEST_LINE = 6  # pixels
 _FEWEST_CHANNELS = 8
 _FEWEST_PIXELS = 1 << 8
 _DEEP_PIXELS = 1 << 13  # of an input gradient of wide matrices
+_SMALL_PIXELS = 1 << 12  # of an input gradient without a stride
 # Of a forward pass in two dimensions: pixels, and multiply-adds up to so many of them.
 _FEW_FORWARD_PIXELS, _SOME_FORWARD_PIXELS = 1 << 11, 1 << 12
 _LITTLE_FORWARD_WORK, _SOME_FORWARD_WORK = 1 << 31, 1 << 32
@@ -248,7 +249,7 @@ def lines_lose(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
         )
     axes = zip(spec.kernel_size, g.stride, strict=True)
     if not spec.is_strided:
-        small = _SOME_FORWARD_PIXELS <= pixels <= _DEEP_PIXELS and spec.taps > 1
+        small = _SMALL_PIXELS <= pixels <= 2 * _SMALL_PIXELS and spec.taps > 1
         if pass_name == _INPUT and small and max(channels) <= _MANY_CHANNELS:
             return None
         return "without a stride other rows read every pixel once, too"
@@ -258,18 +259,21 @@ def lines_lose(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
         if max(channels) >= _WIDE_MATRIX and pixels < _DEEP_PIXELS:
             return f"a library is faster with {_WIDE_MATRIX} channels of few pixels"
         much = (1 if spec.taps > _SMALL_KERNEL else 4) * _MUCH_WORK
-        if spec.in_channels <= _MANY_CHANNELS and work >= much:
+        if spec.in_channels > _MANY_CHANNELS:
+            much = 8 * _MUCH_WORK
+        elif spec.in_channels < _HALF_TILE:
+            much = much * spec.in_channels // _ROW  # columns of an instruction
+        if work >= much:
             return "16-bit products of many pixels are faster"
         return None
     k, s = spec.kernel_size[1], g.stride[1]
     if spec.out_size[1] % s != 0 or (s > 2 and k % s != 0):
         return "residues of unequal sizes or taps leave its tiles empty"
-    if spec.in_size[0] == 1 or s > _LARGE_STRIDE:
-        return None
-    few = pixels < _FEW_FORWARD_PIXELS and work < _MUCH_WORK
+    spread = s > _LARGE_STRIDE and max(channels) <= _ROW
+    few = spec.in_size[0] == 1 or spread or pixels < _FEW_FORWARD_PIXELS
     some = pixels <= _SOME_FORWARD_PIXELS and work <= _SOME_FORWARD_WORK
     little = work <= _LITTLE_FORWARD_WORK and min(channels) >= _HALF_TILE
-    if not (few or some or little):
+    if not ((few and work < _MUCH_WORK) or some or little):
         return "16-bit products of many pixels are faster"
     return None
 

@@ -8,7 +8,7 @@
 // So every pixel is stored to shared memory once, whatever taps read it. Results leave straight
 // from the registers. Where tiles are few, a tile's sum is cut between the blocks of a cluster;
 // then each of them adds all parts of its own columns in their order, which makes results the same
-// in every run.
+// in every run whose tensors start alike.
 #ifndef TRANSCONV_CUDA_KERNELS_SM90_LINES_CUH_
 #define TRANSCONV_CUDA_KERNELS_SM90_LINES_CUH_
 
@@ -312,7 +312,6 @@ struct Kernel {
     return at.n * p.image_pitch + at.y * p.step_h * p.row_pitch + at.x * p.step_w;
   }
 
-  // Which column of the product is at place `at` of an instruction: core/gemm_plan.h.
   // Where the tile's columns are in the target, and their biases.
   __device__ __forceinline__ void PrepareColumns(const Tile& tile, int thread) const {
     const Phase& phase = p.phase[tile.phase];

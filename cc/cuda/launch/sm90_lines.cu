@@ -14,7 +14,8 @@ template <int kVector>
 const char* Make(const Problem& q, Pass pass, DType dtype, LinesPlan* plan) {
   return PlanLines(q, pass, dtype, kSm90Blocks, kVector, plan);
 }
-// Tensors of a call start where they like: what a copy can bring differs, and the window with it.
+// Tensors of a call start where they like: what a copy can bring differs, and the window with it. A
+// problem needs a plan for each.
 std::shared_ptr<const Planned<LinesPlan>> Plan(Pass pass, const Problem& q, DType dtype,
                                                int vector = 16) {
   return vector == 16  ? PlanOf<LinesPlan, Make<16>>(pass, q, dtype)
