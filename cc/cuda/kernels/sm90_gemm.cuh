@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "cuda/kernels/cluster_parts.cuh"
 #include "cuda/kernels/sm90_gemm_params.cuh"
 #include "cuda/primitives/cluster.cuh"
 #include "cuda/primitives/mma.cuh"
@@ -28,20 +29,6 @@
 #include "cuda/primitives/wgmma_registers.cuh"
 
 namespace transconv::cuda::sm90_gemm {
-
-// The tiles and slabs of a block.
-struct Work {
-  int first, step;        // tiles
-  int first_slab, slabs;  // of each tile
-
-  __device__ explicit Work(const GemmParams& p) {
-    const int part = static_cast<int>(blockIdx.x) % p.splits;
-    first = static_cast<int>(blockIdx.x) / p.splits;
-    step = static_cast<int>(gridDim.x) / p.splits;
-    first_slab = part * p.slabs / p.splits;
-    slabs = (part + 1) * p.slabs / p.splits - first_slab;
-  }
-};
 
 template <typename T, int N, int VALUES>
 struct Kernel {
@@ -56,7 +43,7 @@ struct Kernel {
 
   const GemmParams& p;
   Control& control;
-  const Work work;
+  const ClusterWork work;
   const uint32_t stages;  // their shared address
 
   __device__ uint32_t Full(int stage) const { return ptx::SharedAddress(&control.full[stage]); }
@@ -239,7 +226,12 @@ struct Kernel {
         multiply(even, odd, slab + 1 < work.slabs);
         if (slab + 1 < work.slabs) multiply(odd, even, slab + 2 < work.slabs);
       }
-      if (p.splits > 1) AddParts(sum, thread);
+      if (p.splits > 1) {
+        // The ring is free: such a block has one tile.
+        ptx::NamedBarrier<1, kConsumers>();  // nobody reads it any more
+        AddClusterParts<kConsumers>(reinterpret_cast<float (&)[1][N / 2]>(sum), stages, thread,
+                                    p.splits);
+      }
       Store(sum, row_tile * kGemmRows + first_row + lane / 4, lane % 4);
     }
   }
@@ -261,35 +253,6 @@ struct Kernel {
           biased ? static_cast<float>(static_cast<const T*>(p.bias)[channel]) : 0.f;
     }
     ptx::NamedBarrier<1, kConsumers>();
-  }
-
-  // Adds what the blocks of the cluster have, in their order; of each block only its own share of
-  // the registers is the sum then. The ring is free: such a block has one tile.
-  __device__ void AddParts(float (&sum)[N / 2], int thread) const {
-    const uint32_t own = stages + 4 * thread;
-    ptx::NamedBarrier<1, kConsumers>();  // nobody reads the ring any more
-#pragma unroll
-    for (int i = 0; i < N / 2; ++i) {
-      ptx::StoreSharedWord(own + i * 4 * kConsumers, __float_as_uint(sum[i]));
-    }
-    cluster::Sync();
-    const int rank = static_cast<int>(cluster::Rank());
-#pragma unroll 1
-    for (int j = rank * kSixteens / p.splits; j < (rank + 1) * kSixteens / p.splits; ++j) {
-      float all[8] = {};
-#pragma unroll 2
-      for (int r = 0; r < p.splits; ++r) {
-        const uint32_t part = cluster::AddressIn(own, r) + j * 8 * 4 * kConsumers;
-#pragma unroll
-        for (int i = 0; i < 8; ++i) all[i] += cluster::LoadShared(part + i * 4 * kConsumers);
-      }
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        ptx::StoreSharedWord(own + (8 * j + i) * 4 * kConsumers, __float_as_uint(all[i]));
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < N / 2; ++i) sum[i] = ptx::LoadShared(own + i * 4 * kConsumers);
   }
 
   struct alignas(4 * sizeof(T)) Four {
@@ -362,7 +325,7 @@ __global__ void __launch_bounds__(kThreads, 1) GemmKernel(const __grid_constant_
     ptx::BarrierInitFence();
   }
   __syncthreads();
-  const Kernel<T, N, VALUES> kernel{p, control, Work(p),
+  const Kernel<T, N, VALUES> kernel{p, control, ClusterWork(p.splits, p.slabs),
                                     ptx::SharedAddress(shared) + kControlBytes};
   if (warp < kProducers / 32) {
     ptx::RegistersDown<kProducerRegisters>();

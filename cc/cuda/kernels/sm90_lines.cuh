@@ -14,6 +14,7 @@
 
 #include <cstdint>
 
+#include "cuda/kernels/cluster_parts.cuh"
 #include "cuda/kernels/sm90_lines_params.cuh"
 #include "cuda/primitives/cluster.cuh"
 #include "cuda/primitives/ptx.cuh"
@@ -23,20 +24,6 @@
 #include "cuda/primitives/wgmma_registers.cuh"
 
 namespace transconv::cuda::sm90_lines {
-
-// The tiles and slabs of a block.
-struct Work {
-  int first, step;        // tiles
-  int first_slab, slabs;  // of each tile
-
-  __device__ explicit Work(const LinesParams& p) {
-    const int part = static_cast<int>(blockIdx.x) % p.splits;
-    first = static_cast<int>(blockIdx.x) / p.splits;
-    step = static_cast<int>(gridDim.x) / p.splits;
-    first_slab = part * p.slabs / p.splits;
-    slabs = (part + 1) * p.slabs / p.splits - first_slab;
-  }
-};
 
 struct Tile {
   int phase, column_tile;
@@ -73,7 +60,7 @@ struct Kernel {
 
   const LinesParams& p;
   Control& control;
-  const Work work;
+  const ClusterWork work;
   const uint32_t lines, weights;  // shared addresses of their stages
 
   __device__ static uint32_t At(const uint64_t& barrier) { return ptx::SharedAddress(&barrier); }
@@ -293,7 +280,11 @@ struct Kernel {
 #pragma unroll
       for (int h = 0; h < HALVES; ++h) wgmma::Pin(sum[h]);
       give_back();
-      if (p.splits > 1) AddParts(sum, thread);
+      if (p.splits > 1) {
+        // The stages are free: such a block has one tile.
+        ptx::NamedBarrier<1, kConsumers>();  // nobody reads them any more
+        AddClusterParts<kConsumers>(sum, lines, thread, p.splits);
+      }
       Store(sum, tile, row, lane);
     }
   }
@@ -327,45 +318,6 @@ struct Kernel {
       control.reach[thread] = static_cast<uint32_t>(residue);
     }
     ptx::NamedBarrier<1, kConsumers>();
-  }
-
-  // Adds what the blocks of the cluster have, in their order; of each block only its own share of
-  // the registers is the sum then. The stages are free: such a block has one tile.
-  __device__ void AddParts(float (&sum)[HALVES][N / 2], int thread) const {
-    const uint32_t own = lines + 4 * thread;
-    constexpr int kHalf = N / 2 * 4 * kConsumers;  // bytes
-    ptx::NamedBarrier<1, kConsumers>();            // nobody reads the stages any more
-#pragma unroll
-    for (int h = 0; h < HALVES; ++h) {
-#pragma unroll
-      for (int i = 0; i < N / 2; ++i) {
-        ptx::StoreSharedWord(own + h * kHalf + i * 4 * kConsumers, __float_as_uint(sum[h][i]));
-      }
-    }
-    cluster::Sync();
-    const int rank = static_cast<int>(cluster::Rank());
-#pragma unroll
-    for (int h = 0; h < HALVES; ++h) {
-#pragma unroll 1
-      for (int j = rank * kSixteens / p.splits; j < (rank + 1) * kSixteens / p.splits; ++j) {
-        const uint32_t at = h * kHalf + j * 8 * 4 * kConsumers;
-        float all[8] = {};
-#pragma unroll 2
-        for (int r = 0; r < p.splits; ++r) {
-          const uint32_t part = cluster::AddressIn(own, r) + at;
-#pragma unroll
-          for (int i = 0; i < 8; ++i) all[i] += cluster::LoadShared(part + i * 4 * kConsumers);
-        }
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-          ptx::StoreSharedWord(own + at + i * 4 * kConsumers, __float_as_uint(all[i]));
-        }
-      }
-#pragma unroll
-      for (int i = 0; i < N / 2; ++i) {
-        sum[h][i] = ptx::LoadShared(own + h * kHalf + i * 4 * kConsumers);
-      }
-    }
   }
 
   // A thread has two places, and of each eight columns two; of sixteen four neighbours, where their
@@ -511,7 +463,7 @@ __global__ void __launch_bounds__(kThreads, 1) LinesKernel(const __grid_constant
   }
   __syncthreads();
   const uint32_t first = ptx::SharedAddress(shared) + kLinesControlBytes;
-  const Kernel<N, HALVES, STEPS> kernel{p, control, Work(p), first,
+  const Kernel<N, HALVES, STEPS> kernel{p, control, ClusterWork(p.splits, p.slabs), first,
                                         first + p.line_stages * p.line_bytes};
   if (warp < kProducers / 32) {
     ptx::RegistersDown<kProducerRegisters>();
