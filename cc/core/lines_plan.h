@@ -155,8 +155,8 @@ struct Residues {
   }
 };
 
-inline int PowerOfTwoFrom(int64_t n, int least, int most) {
-  int p = least;
+inline int PowerOfTwoFrom(int64_t n, int most) {
+  int p = 1;
   while (p < n && p < most) p *= 2;
   return p;
 }
@@ -257,7 +257,6 @@ inline bool SetPhases(const Problem& q, bool forward, const Residues& of, LinesP
   if (!plan->along_taps) {
     const int want = plan->step_w == 2 ? 16 : 8;
     while (pitch % 32 != want) ++pitch;
-    if (plan->vector == 4 && pitch % 4 != 0) return false;
   } else {
     pitch = static_cast<int>(CeilDiv(pitch, 4)) * 4;
   }
@@ -380,7 +379,7 @@ void ForEachPlan(const Problem& q, bool forward, int multiprocessors, int vector
   if (!of.Complete()) return;
   for (g.tile_w = 8; g.tile_w <= kLinesRows; g.tile_w *= 2) {
     if (g.tile_w > 8 && g.tile_w >= 2 * g.grid_w) break;
-    g.tile_h = PowerOfTwoFrom(g.grid_h, 1, kLinesRows / g.tile_w);
+    g.tile_h = PowerOfTwoFrom(g.grid_h, kLinesRows / g.tile_w);
     g.tile_n = kLinesRows / g.tile_w / g.tile_h;
     if (g.tile_n * image > std::numeric_limits<int32_t>::max()) continue;
     const int64_t row_tiles =

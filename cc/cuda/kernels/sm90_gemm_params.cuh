@@ -11,7 +11,7 @@ namespace transconv::cuda::sm90_gemm {
 
 constexpr int kProducers = 128, kConsumers = 256;
 constexpr int kThreads = kProducers + kConsumers;
-constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;  // 65536 in all
+constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;  // of 168 at the start
 constexpr int kMaxStages = 8;
 
 // Where a pixel is in an image that is read or written: q counts pixels of all images.

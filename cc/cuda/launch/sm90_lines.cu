@@ -1,4 +1,8 @@
 // The entry of the Hopper matrix product of lines.
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+
 #include "core/plans.h"
 #include "cuda/call.h"
 #include "cuda/kernels/pack_lines.cuh"
@@ -17,7 +21,7 @@ const char* Make(const Problem& q, Pass pass, DType dtype, LinesPlan* plan) {
 // Tensors of a call start where they like: what a copy can bring differs, and the window with it. A
 // problem needs a plan for each.
 std::shared_ptr<const Planned<LinesPlan>> Plan(Pass pass, const Problem& q, DType dtype,
-                                               int vector = 16) {
+                                               int vector) {
   return vector == 16  ? PlanOf<LinesPlan, Make<16>>(pass, q, dtype)
          : vector == 8 ? PlanOf<LinesPlan, Make<8>>(pass, q, dtype)
                        : PlanOf<LinesPlan, Make<4>>(pass, q, dtype);
@@ -63,8 +67,6 @@ cudaError_t LaunchSteps(const Call& call, const LinesPlan& g) {
   return g.steps == 3 ? LaunchKernel<N, HALVES, 3>(call, g) : LaunchKernel<N, HALVES, 4>(call, g);
 }
 
-}  // namespace
-
 cudaError_t LaunchPlan(const Call& call, const LinesPlan& g) {
   const bool halves = g.phase[0].halves == 2;
   switch (g.instruction) {
@@ -76,8 +78,6 @@ cudaError_t LaunchPlan(const Call& call, const LinesPlan& g) {
       return halves ? LaunchSteps<64, 2>(call, g) : LaunchSteps<64, 1>(call, g);
   }
 }
-
-namespace {
 
 cudaError_t Launch(const Call& call) {
   const int vector = Aligned(call.pass == Pass::kForward ? call.x : call.y, 16);
