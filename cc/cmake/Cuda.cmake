@@ -119,6 +119,7 @@ endif()
 transconv_cuda_library(transconv_cuda_mma
   ARCHITECTURES ${transconv_mma_architectures}
   SOURCES
+    cc/cuda/launch/mma_f64.cu
     cc/cuda/launch/mma_im2col.cu
     cc/cuda/launch/mma_im2col_forward.cu
     cc/cuda/launch/mma_im2col_forward_pixels.cu

@@ -62,6 +62,7 @@ struct Warp {
   uint64_t slots[kWarp];
   // Two, in turns: a lane reads one until all lanes have filled the other.
   float operands[2][kWarp][6];
+  double wide[2][kWarp][6];
   uint32_t words[2][kWarp][6];
   unsigned products[kWarp] = {};  // of each lane so far
 };
@@ -73,6 +74,7 @@ struct Block {
   std::vector<uint64_t> shared;  // aligned for every type
   std::vector<Turn> turns;       // kept from launch to launch for their stacks
   std::vector<std::vector<std::function<void()>>> copies;  // of each thread, not waited for yet
+  std::vector<std::vector<size_t>> groups;  // of each thread: how many copies a group has
 };
 constexpr unsigned kMostBlocks = 8;  // of a cluster
 inline Block blocks[kMostBlocks];
@@ -180,6 +182,29 @@ inline void Multiply(float (&d)[4], const float (&a)[4], float b0, float b1) {
 }  // namespace transconv::cuda::tf32
 #define TRANSCONV_CUDA_PRIMITIVES_TF32_CUH_
 
+namespace transconv::cuda::mma_f64 {
+
+// In place of cuda/primitives/mma_f64.cuh.
+inline void Multiply(double (&d)[4], const double (&a)[4], double b0, double b1) {
+  auto& warp = emulation::ThisBlock().warps[threadIdx.x / emulation::kWarp];
+  const int lane = threadIdx.x % emulation::kWarp, g = lane / 4, t = lane % 4;
+  double (&all)[emulation::kWarp][6] = warp.wide[warp.products[lane]++ % 2];
+  for (int i = 0; i < 4; ++i) all[lane][i] = a[i];
+  all[lane][4] = b0;
+  all[lane][5] = b1;
+  emulation::Wait(&warp.barrier);
+  for (int k = 0; k < 8; ++k) {
+    for (int i = 0; i < 4; ++i) {
+      const double* const row = all[4 * g + k % 4];
+      const double* const column = all[4 * (2 * t + i % 2) + k % 4];
+      d[i] += row[k / 4 * 2 + i / 2] * column[4 + k / 4];
+    }
+  }
+}
+
+}  // namespace transconv::cuda::mma_f64
+#define TRANSCONV_CUDA_PRIMITIVES_MMA_F64_CUH_
+
 namespace transconv::cuda::mma {
 
 // In place of cuda/primitives/mma.cuh. `Operand` says what 16 bits are.
@@ -258,6 +283,24 @@ inline void CopyAsyncDone() {
   auto& copies = emulation::ThisBlock().copies[threadIdx.x];
   for (const auto& copy : copies) copy();
   copies.clear();
+  emulation::ThisBlock().groups[threadIdx.x].clear();
+}
+inline void CopyAsyncCommit() {
+  auto& groups = emulation::ThisBlock().groups[threadIdx.x];
+  size_t copies = emulation::ThisBlock().copies[threadIdx.x].size();
+  for (const size_t group : groups) copies -= group;
+  groups.push_back(copies);
+}
+template <int kPending>
+void CopyAsyncWait() {
+  auto& copies = emulation::ThisBlock().copies[threadIdx.x];
+  auto& groups = emulation::ThisBlock().groups[threadIdx.x];
+  while (groups.size() > kPending) {
+    const auto end = copies.begin() + static_cast<std::ptrdiff_t>(groups.front());
+    std::for_each(copies.begin(), end, [](const auto& copy) { copy(); });
+    copies.erase(copies.begin(), end);
+    groups.erase(groups.begin());
+  }
 }
 
 }  // namespace transconv::cuda
@@ -314,6 +357,7 @@ void Launch(unsigned grid, unsigned threads, size_t shared_bytes, const Kernel& 
     block.shared.resize((shared_bytes + 7) / 8);
     poison(&block);
     block.copies.resize(threads);
+    block.groups.resize(threads);
     if (block.turns.size() < threads) block.turns.resize(threads);
     for (unsigned t = 0; t < threads; ++t) Prepare(&block.turns[t]);
   }

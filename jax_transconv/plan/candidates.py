@@ -199,6 +199,12 @@ CANDIDATES: tuple[Candidate, ...] = (
         measured.gemm_loses,
     ),
     Candidate(
+        "cuda:sm90_lines_wgrad",
+        (_WEIGHT,),
+        _kernel("cuda:sm90_lines_wgrad", _hopper),
+        measured.lines_wgrad_loses,
+    ),
+    Candidate(
         "cuda:sm90_rolling",
         (_FORWARD, _INPUT),
         _kernel("cuda:sm90_rolling", _hopper),
@@ -243,6 +249,12 @@ CANDIDATES: tuple[Candidate, ...] = (
         (_WEIGHT,),
         _kernel("cuda:mma_wgrad", _tensor_cores),
         measured.portable_loses,
+    ),
+    Candidate(
+        "cuda:mma_f64",
+        targets.PASSES,
+        _kernel("cuda:mma_f64", _tensor_cores),
+        measured.float64_loses,
     ),
     Candidate(
         "cuda:direct_wgrad",

@@ -278,6 +278,28 @@ def lines_lose(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     return None
 
 
+_FEWEST_LINE_CHANNELS = 48  # of x, in a weight gradient
+_MOST_LINE_PRODUCTS = 1 << 34
+_MOST_DEEP_LINE_PRODUCTS = 1 << 32  # from _MANY_SUMMED channels on
+
+
+def lines_wgrad_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
+    """Where the weight gradient that packs neither image loses to those that do."""
+    del pass_name, facts
+    if spec.geometry.groups > 1 or not spec.is_strided:
+        return "groups and layers without a stride have not been measured"
+    if spec.in_channels < _FEWEST_LINE_CHANNELS:
+        return f"fewer than {_FEWEST_LINE_CHANNELS} channels leave its tiles empty"
+    if spec.out_size[1] % 2:
+        return "rows of odd width are copied value by value"
+    positions = spec.batch * math.prod(spec.in_size)
+    products = positions * spec.taps * spec.in_channels * spec.out_channels
+    deep = spec.in_channels >= _MANY_SUMMED
+    if products > (_MOST_DEEP_LINE_PRODUCTS if deep else _MOST_LINE_PRODUCTS):
+        return f"{products} products are worth packing for"
+    return None
+
+
 def half_empty(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     """Where the Hopper weight gradient's tiles are mostly padding."""
     del pass_name, facts
@@ -391,6 +413,19 @@ def direct_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
             return f"more than {_DIRECT_TAPS} taps share too little in a tile"
         if spec.batch * math.prod(spec.in_size) < _DIRECT_POSITIONS:
             return f"fewer than {_DIRECT_POSITIONS} positions do not fill its tiles"
+    return None
+
+
+def float64_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
+    """Where float64's tensor cores are not known to be faster."""
+    if facts.capability != (9, 0):
+        return "it has not been measured on this card"
+    if spec.geometry.groups > 1:
+        return "groups have not been measured"
+    if pass_name == _FORWARD and spec.geometry.layout == "NHWC":
+        return "channels last have not been measured forward"
+    if pass_name == _FORWARD and direct_loses(pass_name, spec, facts) is None:
+        return "few results of few channels are memory's time"
     return None
 
 

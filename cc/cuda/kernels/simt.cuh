@@ -16,6 +16,7 @@
 #include <cstdint>
 
 #include "core/geometry.h"
+#include "core/residue_taps.h"
 #include "cuda/primitives/simt.cuh"
 
 namespace transconv::cuda::simt {
@@ -65,28 +66,6 @@ struct Column {
   int64_t image;        // offset of (row, column), channel 0 of the batch entry
   int64_t target;       // offset in the written tensor, channel 0; negative if there is none
 };
-
-// Taps of a residue on one axis: first, first + step, ... (count of them).
-struct ResidueTaps {
-  int64_t first, step, count;
-};
-
-__host__ __device__ inline int64_t Gcd(int64_t a, int64_t b) {
-  while (b != 0) {
-    const int64_t t = a % b;
-    a = b;
-    b = t;
-  }
-  return a;
-}
-
-__host__ __device__ inline ResidueTaps TapsOfResidue(const Axis& axis, int64_t residue) {
-  const int64_t step = axis.stride / Gcd(axis.stride, axis.dilation);
-  for (int64_t k = 0; k < step && k < axis.kernel; ++k) {
-    if (axis.TapOf(k).residue == residue) return {k, step, (axis.kernel - k + step - 1) / step};
-  }
-  return {0, step, 0};
-}
 
 template <Pass kPass>
 __device__ inline Column ColumnOf(const GatherParams& p, int64_t n, int64_t residue_h,

@@ -1,5 +1,5 @@
-// Copies of a few values to shared memory that nobody waits for until CopyAsyncDone; a
-// header of its own, so that an emulation can replace it.
+// Copies of a few values to shared memory that nobody waits for until CopyAsyncDone or
+// CopyAsyncWait; a header of its own, so that an emulation can replace it.
 #ifndef TRANSCONV_CUDA_PRIMITIVES_COPY_ASYNC_CUH_
 #define TRANSCONV_CUDA_PRIMITIVES_COPY_ASYNC_CUH_
 
@@ -41,6 +41,20 @@ __device__ __forceinline__ void CopyAsync(float* shared, const float* global, bo
 __device__ __forceinline__ void CopyAsyncDone() {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
+// Ends a group of this thread's copies.
+__device__ __forceinline__ void CopyAsyncCommit() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+// Waits until at most the last kPending groups are under way.
+template <int kPending>
+__device__ __forceinline__ void CopyAsyncWait() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 #endif
 }
 
