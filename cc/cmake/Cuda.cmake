@@ -141,6 +141,7 @@ transconv_cuda_library(transconv_cuda_sm90
     cc/cuda/launch/sm90_gemm_wgrad_16bit.cu
     cc/cuda/launch/sm90_gemm_wgrad_f32.cu
     cc/cuda/launch/sm90_lines.cu
+    cc/cuda/launch/sm90_lines_wgrad.cu
     cc/cuda/launch/sm90_rolling_16bit.cu
     cc/cuda/launch/sm90_rolling_f32.cu
     cc/cuda/launch/sm90_rolling_f32x3.cu
