@@ -295,17 +295,17 @@ MEASURED = {
     "lines_of_one_axis": (
         *((16, 128, 1, 2048), (128, 64, 1, 4)),
         *({"stride": (1, 2), "padding": (0, 1)}, "float32"),
-        ("cuda:sm90_lines", "cuda:sm90_lines", "cuda:sm90_wgrad"),
+        ("cuda:sm90_lines", "cuda:sm90_lines", "cuda:sm90_lines_wgrad"),
     ),
     "lines_of_one_axis_far_apart": (
         *((1, 256, 1, 6400), (256, 128, 1, 16)),
         *({"stride": (1, 8), "padding": (0, 4)}, "float32"),
-        ("cuda:sm90_lines", "cuda:sm90_lines", "xla:filter"),
+        ("cuda:sm90_lines", "cuda:sm90_lines", "cuda:sm90_lines_wgrad"),
     ),
     "lines_of_a_small_image": (
         *((1, 256, 64, 64), (256, 128, 3, 3)),
         *({"stride": 2, "padding": 1, "output_padding": 1}, "float32"),
-        ("cuda:sm90_lines", "cuda:sm90_lines", "xla:filter"),
+        ("cuda:sm90_lines", "cuda:sm90_lines", "cuda:sm90_lines_wgrad"),
     ),
     "lines_of_scores": (
         *((1, 21, 70, 70), (21, 21, 16, 16), {"stride": 8}, "float32"),
@@ -313,7 +313,7 @@ MEASURED = {
     ),
     "many_pixels": (
         *((8, 128, 128, 128), (128, 64, 4, 4), {"stride": 2, "padding": 1}),
-        *("float32", ("cuda:sm90_tile", "cuda:sm90_tile", "cuda:sm90_wgrad_cells")),
+        *("float32", ("cuda:sm90_tile", "cuda:sm90_tile", "cuda:sm90_lines_wgrad")),
     ),
     "many_channels_of_few_pixels": (
         *((1, 1024, 16, 16), (1024, 256, 4, 4), {"stride": 2, "padding": 1}),
@@ -324,6 +324,18 @@ MEASURED = {
         *({"stride": (2, 3), "dilation": (2, 1), "padding": (1, 2), "groups": 4},),
         "float32",
         ("cuda:direct", "cuda:mma_im2col", "cuda:mma_im2col_wgrad"),
+    ),
+    "many_products": (
+        *((128, 64, 64, 64), (64, 128, 4, 4), {"stride": 2}, "float32"),
+        ("cuda:sm90_tile", "cuda:sm90_tile", "cuda:sm90_wgrad_cells"),
+    ),
+    "float64_dense": (
+        *((64, 128, 16, 16), (128, 64, 4, 4), {"stride": 2, "padding": 1}, "float64"),
+        ("cuda:mma_f64", "cuda:mma_f64", "cuda:mma_f64"),
+    ),
+    "float64_head": (
+        *((64, 64, 32, 32), (64, 3, 4, 4), {"stride": 2, "padding": 1}, "float64"),
+        ("cuda:direct", "cuda:mma_f64", "cuda:mma_f64"),
     ),
     "depthwise": (
         *((16, 64, 64, 64), (64, 1, 4, 4)),
