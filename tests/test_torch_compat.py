@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import oracle
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from jax_transconv import torch_compat
@@ -32,6 +32,12 @@ def fused(torch):
     if platform.machine() in ("x86_64", "AMD64") and capability == "DEFAULT":
         pytest.skip("torch rounds twice on a processor without fused multiply-add")
     return torch
+
+
+def draws_as_we_do(torch, dtype):
+    """Before 2.13 torch drew 16-bit types of as many bits as they have digits."""
+    version = tuple(int(n) for n in torch.__version__.split(".")[:2])
+    return version >= (2, 13) or dtype in ("float32", "float64")
 
 
 def bits(array):
@@ -87,6 +93,8 @@ SIZES = [
 @pytest.mark.torch
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_init_is_torchs(fused, dtype):
+    if not draws_as_we_do(fused, dtype):
+        pytest.skip("torch before 2.13 draws 16-bit types otherwise")
     for number, (cin, cout, kernel, groups) in enumerate(SIZES):
         for bias in (True, False):
             fused.manual_seed(number)
@@ -110,6 +118,8 @@ def test_init_is_torchs(fused, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_init_is_torchs_where_values_round_to_the_upper_end(fused, dtype):
     """2 million draws reach the top of the interval in the 16-bit types."""
+    if not draws_as_we_do(fused, dtype):
+        pytest.skip("torch before 2.13 draws 16-bit types otherwise")
     fused.manual_seed(5)
     theirs = fused.nn.ConvTranspose2d(4000, 125, 2, dtype=getattr(fused, dtype))
     weight, _ = init(5, 4000, 125, 2, dtype=dtype)
@@ -149,6 +159,7 @@ def test_init_takes_every_seed_of_torch(fused, seed):
     dtype=st.sampled_from(DTYPES),
 )
 def test_init_is_torchs_anywhere(fused, seed, channels, kernel, dtype):
+    assume(draws_as_we_do(fused, dtype))
     cin, cout, groups = (
         channels[0] * channels[2],
         channels[1] * channels[2],

@@ -279,6 +279,8 @@ def lines_lose(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
 
 
 _FEWEST_LINE_CHANNELS = 48  # of x, in a weight gradient
+_FEW_LINE_PIXELS = 16
+_MANY_LINE_POSITIONS = 1 << 10
 _MOST_LINE_PRODUCTS = 1 << 34
 _MOST_DEEP_LINE_PRODUCTS = 1 << 32  # from _MANY_SUMMED channels on
 
@@ -290,9 +292,12 @@ def lines_wgrad_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | N
         return "groups and layers without a stride have not been measured"
     if spec.in_channels < _FEWEST_LINE_CHANNELS:
         return f"fewer than {_FEWEST_LINE_CHANNELS} channels leave its tiles empty"
-    if spec.out_size[1] % 2:
+    if spec.in_size[1] % 2 or spec.out_size[1] % 2:
         return "rows of odd width are copied value by value"
-    positions = spec.batch * math.prod(spec.in_size)
+    pixels = math.prod(spec.in_size)
+    positions = spec.batch * pixels
+    if pixels <= _FEW_LINE_PIXELS and positions >= _MANY_LINE_POSITIONS:
+        return f"images of {pixels} pixels are cut into many short lines"
     products = positions * spec.taps * spec.in_channels * spec.out_channels
     deep = spec.in_channels >= _MANY_SUMMED
     if products > (_MOST_DEEP_LINE_PRODUCTS if deep else _MOST_LINE_PRODUCTS):

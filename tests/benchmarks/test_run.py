@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import jax
 import pytest
 
 from benchmarks import __main__ as cli
@@ -26,6 +27,15 @@ FACTS = {
     "command": "python -m benchmarks",
 }
 CEILINGS = {"copy_tb_s": 0.01, "tflops": {"fp32": 0.1}}
+
+
+@pytest.fixture(autouse=True)
+def on_the_cpu():
+    """As FACTS say: float32 on a GPU is TF32, which a CPU's limits call wrong."""
+    before = jax.config.jax_default_device
+    jax.config.update("jax_default_device", jax.devices("cpu")[0])
+    yield
+    jax.config.update("jax_default_device", before)
 
 
 def _session(path, lines, **options):

@@ -317,7 +317,7 @@ MEASURED = {
     ),
     "many_channels_of_few_pixels": (
         *((1, 1024, 16, 16), (1024, 256, 4, 4), {"stride": 2, "padding": 1}),
-        *("float32", ("cuda:sm90_lines", "xla:strided", "xla:filter")),
+        *("float32", ("cuda:sm90_lines", "xla:strided", "cuda:sm90_lines_wgrad")),
     ),
     "few_a_group": (
         *((16, 32, 128, 256), (32, 16, 3, 5)),
@@ -327,7 +327,11 @@ MEASURED = {
     ),
     "many_products": (
         *((128, 64, 64, 64), (64, 128, 4, 4), {"stride": 2}, "float32"),
-        ("cuda:sm90_tile", "cuda:sm90_tile", "cuda:sm90_wgrad_cells"),
+        ("xla:dilated", "cuda:sm90_tile", "cuda:sm90_wgrad_cells"),
+    ),
+    "many_images_of_few_pixels": (
+        *((64, 512, 4, 4), (512, 256, 4, 4), {"stride": 2, "padding": 1}, "float32"),
+        ("xla:dilated", "xla:strided", "xla:filter"),
     ),
     "float64_dense": (
         *((64, 128, 16, 16), (128, 64, 4, 4), {"stride": 2, "padding": 1}, "float64"),

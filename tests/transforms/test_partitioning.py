@@ -498,13 +498,13 @@ def test_vmap_over_weights(mapped):
 
 def test_fewer_axes():
     """An image without a batch, and one-dimensional signals."""
-    mesh = make_mesh()
+    mesh, here = make_mesh(), jax.devices("cpu")[0]
     data = DENSE.data()
     f = functools.partial(conv_transpose2d, **DENSE.kwargs)
     x = jax.device_put(data.x[0], NamedSharding(mesh, P(None, "a")))
     compiled = jax.jit(f).lower(x, data.weight, data.bias).compile()
     assert set(collectives(compiled)) == {"collective-permute"}
-    want = f(data.x[:1], data.weight, data.bias)[0]
+    want = f(*jax.device_put((data.x[:1], data.weight, data.bias), here))[0]
     y = compiled(x, data.weight, data.bias)
     oracle.assert_same(y, want, DENSE.dtype, DENSE.reduction)
 
@@ -514,7 +514,7 @@ def test_fewer_axes():
         x = jax.device_put(signal, NamedSharding(mesh, spec))
         compiled = jax.jit(g).lower(x, taps, data.bias).compile()
         assert set(collectives(compiled)) == kinds
-        want = g(signal, taps, data.bias)
+        want = g(*jax.device_put((signal, taps, data.bias), here))
         oracle.assert_same(
             compiled(x, taps, data.bias), want, DENSE.dtype, DENSE.reduction
         )
