@@ -389,6 +389,17 @@ _DIRECT_TAPS = 64
 _DIRECT_POSITIONS = 1 << 14  # and positions of a weight gradient at least
 
 
+_FEW_FLOAT64_TAPS = 16
+
+
+def _float64_depthwise_loses(pass_name: str, spec: Spec) -> str | None:
+    single = spec.in_per_group == spec.out_per_group == 1
+    few = single and spec.taps <= _FEW_FLOAT64_TAPS
+    if pass_name == _INPUT and spec.itemsize == 8 and few:
+        return "a library's float64 gradient of depthwise layers is faster"
+    return None
+
+
 def direct_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     """Where the kernels without tensor cores lose: from some channels on."""
     del facts
@@ -399,7 +410,7 @@ def direct_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
             return f"{_FEW_CHANNELS} channels a group fill tiles of tensor cores"
         if g.layout == "NHWC":
             return "a block is of one group, whose channels are a part of every sector"
-        return None
+        return _float64_depthwise_loses(pass_name, spec)
     scores = g.layout == "NCHW" and spec.itemsize == 4 and _upsamples_scores(spec)
     if pass_name == _INPUT and scores:
         return None
@@ -421,6 +432,9 @@ def direct_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     return None
 
 
+_FEWEST_FLOAT64_TILES = 64
+
+
 def float64_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     """Where float64's tensor cores are not known to be faster."""
     if facts.capability != (9, 0):
@@ -431,6 +445,12 @@ def float64_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
         return "channels last have not been measured forward"
     if pass_name == _FORWARD and direct_loses(pass_name, spec, facts) is None:
         return "few results of few channels are memory's time"
+    forward = pass_name == _FORWARD
+    positions = spec.batch * math.prod(spec.out_size if forward else spec.in_size)
+    channels = spec.out_channels if forward else spec.in_channels
+    tiles = math.ceil(positions / _ROW) * math.ceil(channels / _ROW)
+    if pass_name != _WEIGHT and tiles < _FEWEST_FLOAT64_TILES:
+        return f"{tiles} tiles leave most of the card idle"
     return None
 
 
@@ -528,6 +548,8 @@ def library_wins(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     del facts
     if spec.geometry.groups == 1:
         return "a library's tensor-core convolution is faster for dense channels"
+    if reason := _float64_depthwise_loses(pass_name, spec):
+        return reason
     channels = min(spec.in_per_group, spec.out_per_group)
     exact = spec.dtype == "float32" and spec.geometry.precision > Precision.DEFAULT
     if channels >= _LIBRARY_CHANNELS and not (exact and pass_name == _WEIGHT):

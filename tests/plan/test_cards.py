@@ -341,6 +341,15 @@ MEASURED = {
         *((64, 64, 32, 32), (64, 3, 4, 4), {"stride": 2, "padding": 1}, "float64"),
         ("cuda:direct", "cuda:mma_f64", "cuda:mma_f64"),
     ),
+    "float64_few_tiles": (
+        *((64, 100, 1, 1), (100, 512, 4, 4), {}, "float64"),
+        ("cuda:mma_f64", "xla:strided", "cuda:mma_f64"),
+    ),
+    "float64_depthwise": (
+        *((16, 64, 64, 64), (64, 1, 4, 4)),
+        *({"stride": 2, "padding": 1, "groups": 64}, "float64"),
+        ("cuda:direct", "xla:strided", "cuda:direct_wgrad"),
+    ),
     "depthwise": (
         *((16, 64, 64, 64), (64, 1, 4, 4)),
         *({"stride": 2, "padding": 1, "groups": 64}, "float32"),

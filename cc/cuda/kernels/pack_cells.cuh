@@ -24,6 +24,7 @@ struct PackCellsParams {
   uint4* cells;
   Magnitudes* magnitudes;        // float32; zeros to begin with
   int64_t size, vectors, pitch;  // of the source, in elements; vectors of the sample, how far apart
+  int64_t head;                  // elements before the first vector
   int64_t image, channel, pixel;  // strides of the source in elements
   int64_t low;                    // cells from a high part to its low part
   int channels_per_group;
@@ -36,7 +37,7 @@ struct PackBothParams {
   PackCellsParams image[2];
 };
 
-// Largest finite magnitude of every pitch-th vector of four, and of the values behind the last one;
+// Largest finite magnitude of every pitch-th vector of four, and of the values around them;
 // blockIdx.y is the image.
 static __global__ void __launch_bounds__(kPackCellsThreads)
     SampleKernel(const __grid_constant__ PackBothParams both) {
@@ -50,7 +51,8 @@ static __global__ void __launch_bounds__(kPackCellsThreads)
   const int64_t stride = int64_t{gridDim.x} * kPackCellsThreads;
   const int64_t first = blockIdx.x * int64_t{kPackCellsThreads} + threadIdx.x;
   const float* const source = static_cast<const float*>(p.source);
-  const float4* const vectors = reinterpret_cast<const float4*>(source);
+  const float4* const vectors = reinterpret_cast<const float4*>(source + p.head);
+  if (first < p.head) take(source[first]);
 #pragma unroll 4
   for (int64_t i = first; i < p.vectors; i += stride) {
     const float4 v = vectors[i * p.pitch];
@@ -59,7 +61,8 @@ static __global__ void __launch_bounds__(kPackCellsThreads)
     take(v.z);
     take(v.w);
   }
-  for (int64_t i = p.size / 4 * 4 + first; i < p.size; i += stride) take(source[i]);
+  const int64_t tail = p.head + (p.size - p.head) / 4 * 4;
+  for (int64_t i = tail + first; i < p.size; i += stride) take(source[i]);
   found = __reduce_max_sync(0xffffffffu, found);
   // The order of blocks does not matter to a maximum.
   if (threadIdx.x % 32 == 0 && found != 0) atomicMax(&p.magnitudes->sample, found);

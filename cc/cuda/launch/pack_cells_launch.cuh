@@ -65,7 +65,10 @@ inline PackCellsParams PackParamsOf(const CellsOf& of, Layout layout, const void
   const bool first = layout == Layout::kNCHW;
   p.size = of.batch * of.channels * of.pixels;
   p.pitch = of.parts == 2 ? 1 : std::max<int64_t>(p.size / 4 / kSampleVectors, 1);
-  p.vectors = p.size / 4 / p.pitch;
+  // A slice of a buffer may start between two vectors.
+  const int64_t past = reinterpret_cast<uintptr_t>(source) % sizeof(float4) / sizeof(float);
+  p.head = std::min(past == 0 ? 0 : 4 - past, p.size);
+  p.vectors = (p.size - p.head) / 4 / p.pitch;
   p.image = of.channels * of.pixels;
   p.channel = first ? of.pixels : 1;
   p.pixel = first ? 1 : of.channels;
