@@ -118,6 +118,8 @@ def init(
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """The initial parameters of ``torch.nn.ConvTranspose2d``, bit for bit.
 
+    In 16 bits those of PyTorch 2.13: earlier ones draw fewer bits.
+
     Torch draws the weight and then the bias, both uniform in ``+-1 / sqrt(fan)`` with
     ``fan = out_channels // groups * kh * kw`` (Kaiming uniform with ``a = sqrt(5)``).
 

@@ -42,7 +42,6 @@ struct LinesWgradPlan {
   int64_t block_rows = 0;  // a multiple of 64
   int64_t row_blocks = 0, column_blocks = 0, blocks = 0;  // of a group; of a split
   int64_t stages = 0, per_split = 0, splits = 0;
-  double cycles = 0;  // predicted, of an H200
 
   int positions() const { return tile_n * tile_h * tile_w; }
   int64_t copies_of_dy() const { return int64_t{channels} * tile_n * rows * copies; }
@@ -254,7 +253,6 @@ inline const char* PlanLinesWgrad(const Problem& q, Pass pass, DType dtype, Line
       if (cost > least || g.blocks * g.splits > std::numeric_limits<int32_t>::max()) continue;
       least = cost;
       *plan = g;
-      plan->cycles = cost;
     }
   });
   if (least == std::numeric_limits<double>::infinity()) {

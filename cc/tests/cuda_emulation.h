@@ -159,24 +159,34 @@ inline void LoadWords(uint32_t (&v)[4], SharedPlace from) {
 }  // namespace transconv::cuda
 #define TRANSCONV_CUDA_PRIMITIVES_SHARED_MEMORY_CUH_
 
+namespace transconv::emulation {
+
+// d (16 x 8) += a (16 x 8) b (8 x 8) with the places of the instruction; `operands` of the warp.
+template <typename T>
+void Multiply16x8x8(T (Warp::*operands)[2][kWarp][6], T (&d)[4], const T (&a)[4], T b0, T b1) {
+  Warp& warp = ThisBlock().warps[threadIdx.x / kWarp];
+  const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
+  T(&all)[kWarp][6] = (warp.*operands)[warp.products[lane]++ % 2];
+  for (int i = 0; i < 4; ++i) all[lane][i] = a[i];
+  all[lane][4] = b0;
+  all[lane][5] = b1;
+  Wait(&warp.barrier);
+  for (int k = 0; k < 8; ++k) {
+    for (int i = 0; i < 4; ++i) {
+      const T* const row = all[4 * g + k % 4];
+      const T* const column = all[4 * (2 * t + i % 2) + k % 4];
+      d[i] += row[k / 4 * 2 + i / 2] * column[4 + k / 4];
+    }
+  }
+}
+
+}  // namespace transconv::emulation
+
 namespace transconv::cuda::tf32 {
 
 // In place of cuda/primitives/tf32.cuh, whose element types a test brings itself.
 inline void Multiply(float (&d)[4], const float (&a)[4], float b0, float b1) {
-  auto& warp = emulation::ThisBlock().warps[threadIdx.x / emulation::kWarp];
-  const int lane = threadIdx.x % emulation::kWarp, g = lane / 4, t = lane % 4;
-  float (&all)[emulation::kWarp][6] = warp.operands[warp.products[lane]++ % 2];
-  for (int i = 0; i < 4; ++i) all[lane][i] = a[i];
-  all[lane][4] = b0;
-  all[lane][5] = b1;
-  emulation::Wait(&warp.barrier);
-  for (int k = 0; k < 8; ++k) {
-    for (int i = 0; i < 4; ++i) {
-      const float* const row = all[4 * g + k % 4];
-      const float* const column = all[4 * (2 * t + i % 2) + k % 4];
-      d[i] += row[k / 4 * 2 + i / 2] * column[4 + k / 4];
-    }
-  }
+  emulation::Multiply16x8x8(&emulation::Warp::operands, d, a, b0, b1);
 }
 
 }  // namespace transconv::cuda::tf32
@@ -186,20 +196,7 @@ namespace transconv::cuda::mma_f64 {
 
 // In place of cuda/primitives/mma_f64.cuh.
 inline void Multiply(double (&d)[4], const double (&a)[4], double b0, double b1) {
-  auto& warp = emulation::ThisBlock().warps[threadIdx.x / emulation::kWarp];
-  const int lane = threadIdx.x % emulation::kWarp, g = lane / 4, t = lane % 4;
-  double (&all)[emulation::kWarp][6] = warp.wide[warp.products[lane]++ % 2];
-  for (int i = 0; i < 4; ++i) all[lane][i] = a[i];
-  all[lane][4] = b0;
-  all[lane][5] = b1;
-  emulation::Wait(&warp.barrier);
-  for (int k = 0; k < 8; ++k) {
-    for (int i = 0; i < 4; ++i) {
-      const double* const row = all[4 * g + k % 4];
-      const double* const column = all[4 * (2 * t + i % 2) + k % 4];
-      d[i] += row[k / 4 * 2 + i / 2] * column[4 + k / 4];
-    }
-  }
+  emulation::Multiply16x8x8(&emulation::Warp::wide, d, a, b0, b1);
 }
 
 }  // namespace transconv::cuda::mma_f64

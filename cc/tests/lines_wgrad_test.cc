@@ -20,6 +20,7 @@
 
 // After the emulation.
 #include "cuda/kernels/sm90_lines_wgrad.cuh"
+#include "cuda/launch/sm90_limits.h"
 
 namespace transconv {
 namespace {
@@ -92,17 +93,13 @@ void Check(const Problem& q, bool any_plan, int64_t splits, size_t shift, Values
   }
   std::fill_n(dw.data(), dw.size(), kNan);
   std::fill_n(slots.data(), slots.size(), kNan);
-  const auto vector = [](const void* at, int v) {
-    while (reinterpret_cast<uintptr_t>(at) % static_cast<uintptr_t>(v) != 0) v /= 2;
-    return v;
-  };
   Params p = MakeParams(q, plan);
   p.x = x.data();
   p.dy = dy.data();
   p.dw = dw.data();
   p.slots = plan.splits > 1 ? slots.data() : nullptr;
-  p.x_copy = vector(x.data(), p.x_copy);
-  p.dy_copy = vector(dy.data(), p.dy_copy);
+  p.x_copy = cuda::Aligned(x.data(), p.x_copy);
+  p.dy_copy = cuda::Aligned(dy.data(), p.dy_copy);
   emulation::readable = emulation::writable = {};
   emulation::readable.Allow(x.data(), x.bytes());
   emulation::readable.Allow(dy.data(), dy.bytes());

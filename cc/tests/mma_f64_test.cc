@@ -26,7 +26,6 @@ using cuda::Call;
 using cuda::mma_f64::GatherKernel;
 using cuda::mma_f64::GatherParams;
 using cuda::mma_f64::kThreads;
-using cuda::mma_f64::Tile;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
@@ -36,27 +35,20 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
   std::exit(1);
 }
 
-template <typename Tile, Pass kPass>
-void RunTile(const GatherParams& p, int groups) {
-  emulation::Launch(static_cast<unsigned>(cuda::mma_f64::GatherBlocks(p, groups)), kThreads,
-                    cuda::mma_f64::kGatherBytes<Tile>, [&] { GatherKernel<Tile, kPass>(p); });
+int Columns(int64_t channels) {
+  return cuda::mma_f64::WithTile(channels, [](auto tile) { return tile.kN; });
 }
 
 // As the launcher does.
 template <Pass kPass>
 void RunGather(const Call& call) {
   const GatherParams p = cuda::mma_f64::GatherParamsOf(call);
-  const int groups = static_cast<int>(call.problem.groups);
-  switch (cuda::mma_f64::ColumnsOf(p.per_group)) {
-    case 8:
-      return RunTile<Tile<4, 1, 1>, kPass>(p, groups);
-    case 16:
-      return RunTile<Tile<4, 1, 2>, kPass>(p, groups);
-    case 32:
-      return RunTile<Tile<4, 1, 4>, kPass>(p, groups);
-    default:
-      return RunTile<Tile<2, 2, 4>, kPass>(p, groups);
-  }
+  const int64_t blocks = cuda::mma_f64::GatherGrid(kPass, call.problem).blocks().value();
+  cuda::mma_f64::WithTile(p.per_group, [&](auto tile) {
+    using Tile = decltype(tile);
+    emulation::Launch(static_cast<unsigned>(blocks), kThreads, cuda::mma_f64::kGatherBytes<Tile>,
+                      [&] { GatherKernel<Tile, kPass>(p); });
+  });
 }
 
 int RunWgrad(const Call& call) {
@@ -139,7 +131,7 @@ void Check(const Problem& q, Pass pass, std::mt19937* random, Count* count) {
   ++count->problems;
   if (pass != Pass::kGradWeight) {
     const int64_t channels = pass == Pass::kForward ? q.out_per_group() : q.in_per_group();
-    const int columns = cuda::mma_f64::ColumnsOf(channels);
+    const int columns = Columns(channels);
     ++count->columns[columns == 8 ? 0 : columns == 16 ? 1 : columns == 32 ? 2 : 3];
   }
 }

@@ -383,12 +383,6 @@ def packing_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     return None
 
 
-_TINY = 4  # channels on one side; on the other, and taps, at most:
-_DIRECT_CHANNELS = 64
-_DIRECT_TAPS = 64
-_DIRECT_POSITIONS = 1 << 14  # and positions of a weight gradient at least
-
-
 _FEW_FLOAT64_TAPS = 16
 
 
@@ -398,6 +392,12 @@ def _float64_depthwise_loses(pass_name: str, spec: Spec) -> str | None:
     if pass_name == _INPUT and spec.itemsize == 8 and few:
         return "a library's float64 gradient of depthwise layers is faster"
     return None
+
+
+_TINY = 4  # channels on one side; on the other, and taps, at most:
+_DIRECT_CHANNELS = 64
+_DIRECT_TAPS = 64
+_DIRECT_POSITIONS = 1 << 14  # and positions of a weight gradient at least
 
 
 def direct_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
@@ -432,6 +432,7 @@ def direct_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     return None
 
 
+_FLOAT64_TILE = 64  # positions and channels
 _FEWEST_FLOAT64_TILES = 64
 
 
@@ -442,14 +443,16 @@ def float64_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     if spec.geometry.groups > 1:
         return "groups have not been measured"
     if pass_name == _FORWARD and spec.geometry.layout == "NHWC":
-        return "channels last have not been measured forward"
+        return "channels last, its rows are not neighbours in memory"
     if pass_name == _FORWARD and direct_loses(pass_name, spec, facts) is None:
         return "few results of few channels are memory's time"
+    if pass_name == _WEIGHT:
+        return None
     forward = pass_name == _FORWARD
     positions = spec.batch * math.prod(spec.out_size if forward else spec.in_size)
     channels = spec.out_channels if forward else spec.in_channels
-    tiles = math.ceil(positions / _ROW) * math.ceil(channels / _ROW)
-    if pass_name != _WEIGHT and tiles < _FEWEST_FLOAT64_TILES:
+    tiles = math.ceil(positions / _FLOAT64_TILE) * math.ceil(channels / _FLOAT64_TILE)
+    if tiles < _FEWEST_FLOAT64_TILES:
         return f"{tiles} tiles leave most of the card idle"
     return None
 

@@ -33,7 +33,7 @@ constexpr int kWgradSizeA = WgradTile::kM * kTermPitch, kWgradSizeB = WgradTile:
 constexpr int kWgradBytes =
     8 * kStages * (kWgradSizeA + kWgradSizeB) + static_cast<int>(sizeof(Term)) * WgradTile::kN;
 
-__global__ void __launch_bounds__(kThreads, kBlocksEach)
+static __global__ void __launch_bounds__(kThreads, kBlocksEach)
     WgradKernel(const __grid_constant__ WgradParams p) {
   // What a column adds to the place of a position in dy; its `weight` is not used.
   Term* const columns = reinterpret_cast<Term*>(SharedMemory());

@@ -20,23 +20,15 @@ cudaError_t LaunchKernel(void (*kernel)(Params), const Params& p, int blocks, in
 
 template <typename Tile, Pass kPass>
 cudaError_t LaunchTile(const Call& call, const GatherParams& p) {
-  const int blocks = GatherBlocks(p, static_cast<int>(call.problem.groups));
+  const int blocks = static_cast<int>(GatherGrid(kPass, call.problem).blocks().value());
   return LaunchKernel(GatherKernel<Tile, kPass>, p, blocks, kGatherBytes<Tile>, call.stream);
 }
 
 template <Pass kPass>
 cudaError_t LaunchGather(const Call& call) {
   const GatherParams p = GatherParamsOf(call);
-  switch (ColumnsOf(p.per_group)) {
-    case 8:
-      return LaunchTile<Tile<4, 1, 1>, kPass>(call, p);
-    case 16:
-      return LaunchTile<Tile<4, 1, 2>, kPass>(call, p);
-    case 32:
-      return LaunchTile<Tile<4, 1, 4>, kPass>(call, p);
-    default:
-      return LaunchTile<Tile<2, 2, 4>, kPass>(call, p);
-  }
+  return WithTile(p.per_group,
+                  [&](auto tile) { return LaunchTile<decltype(tile), kPass>(call, p); });
 }
 
 cudaError_t LaunchWgrad(const Call& call) {

@@ -33,8 +33,37 @@ inline Image ImageOf(const Problem& q, bool is_x) {
   return i;
 }
 
+// Calls `use` with the tile for so many channels of the result a group.
+template <typename Use>
+auto WithTile(int64_t channels, const Use& use) {
+  if (channels <= 8) return use(Tile<4, 1, 1>{});
+  if (channels <= 16) return use(Tile<4, 1, 2>{});
+  if (channels <= 32) return use(Tile<4, 1, 4>{});
+  return use(Tile<2, 2, 4>{});
+}
+
+// Blocks of the forward pass or the input gradient, along each part of their index.
+struct Grid {
+  int64_t columns, residues_w, rows, residues_h, groups;
+  CheckedSize blocks() const {
+    return CheckedProduct({columns, residues_w, rows, residues_h, groups});
+  }
+};
+inline Grid GatherGrid(Pass pass, const Problem& q) {
+  const bool forward = pass == Pass::kForward;
+  const int64_t channels = forward ? q.out_per_group() : q.in_per_group();
+  const int64_t rows =
+      q.batch *
+      (forward ? CeilDiv(q.h.out, q.h.stride) * CeilDiv(q.w.out, q.w.stride) : q.h.in * q.w.in);
+  return WithTile(channels, [&](auto tile) {
+    return Grid{CeilDiv(channels, tile.kN), forward ? q.w.stride : 1, CeilDiv(rows, tile.kM),
+                forward ? q.h.stride : 1, q.groups};
+  });
+}
+
 // Why a problem is none for these kernels, or null: offsets within one image, of weights and of
 // positions have 32 bits, places that no tap moves into an image start at -kNowhere.
+// A grid is counted as it is launched.
 inline const char* Unsupported(Pass pass, const Problem& q, DType dtype) {
   if (dtype != DType::kF64) return "computes in float64 alone";
   const auto fits = [](CheckedSize size, int64_t most) {
@@ -65,26 +94,14 @@ inline const char* Unsupported(Pass pass, const Problem& q, DType dtype) {
   const CheckedSize positions =
       CheckedProduct({q.batch, q.h.in, q.w.in}) +
       CheckedProduct({q.batch, q.h.out + q.h.stride, q.w.out + q.w.stride});
-  // A column of eight is padded to a tile at the most, and a split is a stage at the least.
+  // Tiles and splits are padded to 64 or 128 at the most.
   if (!fits(weights * CheckedSize(64), kInt) || !fits(positions * CheckedSize(64), kInt)) {
     return "positions or weights exceed 32-bit arithmetic";
   }
-  const int64_t channels = pass == Pass::kForward ? q.out_channels : q.in_channels;
-  if (!fits(positions * CheckedSize(channels) * CheckedSize(8), kInt * 64)) {
+  if (pass != Pass::kGradWeight && !fits(GatherGrid(pass, q).blocks(), kInt)) {
     return "more than 2^31 blocks";
   }
   return nullptr;
-}
-
-// Columns of a block's tile.
-inline int ColumnsOf(int64_t channels) {
-  return channels <= 8 ? 8 : channels <= 16 ? 16 : channels <= 32 ? 32 : 64;
-}
-inline int RowsOf(int columns) { return columns == 64 ? 64 : 128; }
-
-inline int GatherBlocks(const GatherParams& p, int groups) {
-  return static_cast<int>(p.by_n.divisor * p.by_w.divisor * p.by_m.divisor * p.by_h.divisor) *
-         groups;
 }
 
 inline GatherParams GatherParamsOf(const Call& call) {
@@ -107,14 +124,11 @@ inline GatherParams GatherParamsOf(const Call& call) {
   p.weight_column = forward ? taps : out * taps;
   p.weight_summed = forward ? out * taps : taps;
   p.group_weights = in * out * taps;
-  const int columns = ColumnsOf(p.per_group);
-  const int64_t rows =
-      q.batch *
-      (forward ? CeilDiv(q.h.out, q.h.stride) * CeilDiv(q.w.out, q.w.stride) : q.h.in * q.w.in);
-  p.by_n = Divider(CeilDiv(p.per_group, columns));
-  p.by_w = Divider(forward ? q.w.stride : 1);
-  p.by_m = Divider(CeilDiv(rows, RowsOf(columns)));
-  p.by_h = Divider(forward ? q.h.stride : 1);
+  const Grid grid = GatherGrid(call.pass, q);
+  p.by_n = Divider(grid.columns);
+  p.by_w = Divider(grid.residues_w);
+  p.by_m = Divider(grid.rows);
+  p.by_h = Divider(grid.residues_h);
   return p;
 }
 

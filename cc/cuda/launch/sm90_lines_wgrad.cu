@@ -16,10 +16,7 @@ namespace {
 static_assert(lines_wgrad::kSharedBytes == kSm90SharedBytes);
 static_assert(lines_wgrad::kMultiprocessors == kSm90Blocks);
 
-const char* Make(const Problem& q, Pass pass, DType dtype, LinesWgradPlan* plan) {
-  return PlanLinesWgrad(q, pass, dtype, plan);
-}
-constexpr auto Plan = PlanOf<LinesWgradPlan, Make>;
+constexpr auto Plan = PlanOf<LinesWgradPlan, PlanLinesWgrad>;
 
 int64_t SlotBytes(const Problem& q, const LinesWgradPlan& plan) {
   if (plan.splits == 1) return 0;
