@@ -18,14 +18,14 @@ struct StripRow {
   int origin;       // column of the first value; negative where a strip begins before the row
   int step, residues;
   int index, strips, strip, lead;  // which strip, of how many; columns between two; 0: no cutting
-  bool pairs = false;  // one residue, and every row and origin is a whole number of pairs
+  bool pairs = false;              // one residue, and every row and origin is aligned to pairs
 };
 
 // Eight channels, the first or the second half of a warp's, are staged, residues interleaved, and
 // each then leaves as one bulk copy of its 16-byte-aligned middle. Strips are cut where the address
-// is a multiple of 32 bytes: partial sectors halve the store rate. `value(residue, i)` is what the
-// lane has of its channel: columns 8 * (i / 2) + 2 * (lane % 4) + i % 2, as in a m64nN fragment;
-// `staging` has eight rows of `pitch` elements.
+// is a multiple of 32 bytes, if the target starts at one: partial sectors halve the store rate.
+// `value(residue, i)` is what the lane has of its channel: columns 8 * (i / 2) + 2 * (lane % 4) +
+// i % 2, as in a m64nN fragment; `staging` has eight rows of `pitch` elements.
 template <typename T, int N, int RES, typename Value>
 __device__ __forceinline__ void StoreStripHalf(const Value& value, const StripRow& row, int half,
                                                T* target, T* staging, int pitch, int lane) {
@@ -33,11 +33,13 @@ __device__ __forceinline__ void StoreStripHalf(const Value& value, const StripRo
   constexpr int kSector = 32 / sizeof(T);  // elements of one 32-byte sector
   const int quad = lane % 4, channel_lane = lane / 4;
   const int64_t first = row.offset + 8 * half * row.channel;
+  // A slice of a buffer may start between two pieces.
+  const int past = static_cast<int>(reinterpret_cast<uintptr_t>(target) / sizeof(T) % kAlign);
   if (lane < 8) ptx::BulkWaitRead<0>();
   __syncwarp();
   // Staged column 0 is where the address of the origin was last aligned.
   const int phase =
-      static_cast<int>((first + channel_lane * row.channel + row.origin) & (kAlign - 1));
+      static_cast<int>((first + channel_lane * row.channel + row.origin + past) & (kAlign - 1));
   T* out = staging + channel_lane * pitch + phase;
   if (RES == 1 && row.pairs) {
 #pragma unroll
@@ -70,9 +72,10 @@ __device__ __forceinline__ void StoreStripHalf(const Value& value, const StripRo
     }
     T* const to = target + offset;
     const T* const from = staging + lane * pitch +
-                          static_cast<int>((offset + row.origin) & (kAlign - 1)) - row.origin;
+                          static_cast<int>((offset + row.origin + past) & (kAlign - 1)) -
+                          row.origin;
     // The first and last column whose 16-byte piece lies wholly inside.
-    const int skew = static_cast<int>(offset & (kAlign - 1));
+    const int skew = static_cast<int>((offset + past) & (kAlign - 1));
     int begin = ((lo + skew + kAlign - 1) & ~(kAlign - 1)) - skew;
     int end = ((hi + skew) & ~(kAlign - 1)) - skew;
     if (begin >= end) begin = end = max(lo, hi);

@@ -97,8 +97,8 @@ inline int DepthOf(const Programme& g, int element, int bytes) {
   return best;
 }
 
-// Whether a lane's targets of a row, two columns with all their residues, are aligned and
-// contiguous.
+// Whether a lane's targets of a row, two columns with all their residues, are contiguous and, where
+// the target's start is, aligned.
 inline bool StoresVectors(const Problem& q, const Programme& g) {
   const auto& w = g.plan.w;
   return q.layout == Layout::kNCHW && w.residues == w.target_step && w.residues == g.shape.res &&
@@ -299,7 +299,8 @@ inline void FillParams(const Call& call, const Programme& g, TileParams* p) {
   p->folded = g.use.folded;
   p->channels_first = first;
   p->turns = TakesTurns(g);
-  p->vectors = g.lead == 0 && StoresVectors(q, g);
+  const int vector = std::min(2 * g.shape.res * static_cast<int>(element), 16);
+  p->vectors = g.lead == 0 && StoresVectors(q, g) && Aligned(p->target, vector) == vector;
   p->group_pitch = g.use.folded ? 16 * plan.halo_columns : 128;
   p->row_cells = g.use.folded ? 8 : plan.halo_columns;
   p->halo_rows = plan.halo_rows;
