@@ -131,7 +131,10 @@ inline RollingParams ParamsOf(const Call& call, const Programme& g) {
   p.target_h = static_cast<int>(h.target);
   p.target_w = static_cast<int>(w.target);
   p.first_row = static_cast<int>(h.first);
-  p.first_column = static_cast<int>(w.first) - g.skew;
+  // Words cannot be loaded ahead from between two: then single elements are, without the skew.
+  const bool ahead = g.raw_at > 0 && Aligned(p.source, 4) == 4;
+  const int skew = ahead ? g.skew : 0;
+  p.first_column = static_cast<int>(w.first) - skew;
   p.batch = static_cast<int>(q.batch);
   p.pairs = g.pairs;
   p.groups = static_cast<int>(q.groups);
@@ -146,14 +149,15 @@ inline RollingParams ParamsOf(const Call& call, const Programme& g) {
   p.shares = g.shares;
   p.strip = g.strip;
   p.lead = g.lead;
-  p.columns = g.columns;
-  p.skew = g.skew;
+  p.columns = g.columns - (g.skew - skew);
+  p.skew = skew;
   p.weight_bytes = g.weight_bytes;
   p.ring_at = g.ring_at;
   p.staging_at = g.staging_at;
   p.staging_pitch = g.staging_pitch;
-  p.even = g.even;
-  p.raw_at = g.raw_at;
+  const int pair = 2 * static_cast<int>(element);
+  p.even = g.even && Aligned(p.target, pair) == pair;
+  p.raw_at = ahead ? g.raw_at : 0;
   return p;
 }
 
