@@ -13,6 +13,7 @@
 #include "core/dtypes.h"
 #include "core/geometry.h"
 #include "definition.h"
+#include "guarded_tensor.h"
 #include "sm90_emulation.h"
 #include "sm90_products.h"
 // After the emulation.
@@ -57,46 +58,52 @@ void RunColumns(const rolling::RollingParams& p, const rolling::Programme& g) {
 
 // `spread`: binades between the magnitudes of one image's rows, which makes exponents change. Of
 // both images, or where the largest rows meet nothing, small rows would count that lie beside large
-// ones, and they do lose digits.
+// ones, and they do lose digits. `x_shift` and `dy_shift`: elements from a multiple of 16 bytes.
 template <typename T>
-void Check(const Problem& q, int shares, int spread, std::mt19937* random) {
+void Check(const Problem& q, int shares, int spread, size_t x_shift, size_t dy_shift,
+           std::mt19937* random) {
   rolling::Programme g;
   constexpr auto kType = sizeof(T) == 4 ? transconv::DType::kF32 : transconv::DType::kF16;
   const char* const reason = rolling::Choose(q, transconv::Pass::kGradWeight, kType, &g);
   if (reason != nullptr) Fail(reason);
   g.shares = std::min(shares, static_cast<int>(q.batch) * g.pairs);
   std::normal_distribution<float> draw;
-  std::vector<T> x(transconv::definition::Size(q, true));
-  std::vector<T> dy(transconv::definition::Size(q, false));
-  const auto fill = [&](std::vector<T>* image, int64_t width, int64_t height, bool spreads) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  transconv::Tensor<T> x_tensor(transconv::definition::Size(q, true), x_shift, nan);
+  transconv::Tensor<T> dy_tensor(transconv::definition::Size(q, false), dy_shift, nan);
+  T* const x = x_tensor.data();
+  T* const dy = dy_tensor.data();
+  const auto fill = [&](T* image, size_t size, int64_t width, int64_t height, bool spreads) {
     std::vector<float> scale(static_cast<size_t>(height), 1.f);
     for (float& s : scale) {
       if (!spreads) break;
       const int binades = static_cast<int>((*random)() % static_cast<unsigned>(spread + 1));
       s = std::ldexp(1.f, binades - spread / 2);
     }
-    for (size_t i = 0; i < image->size(); ++i) {
-      (*image)[i] =
+    for (size_t i = 0; i < size; ++i) {
+      image[i] =
           static_cast<T>(draw(*random) * scale[i / static_cast<size_t>(width) % scale.size()]);
     }
   };
   const bool of_x = (*random)() % 2 == 0;
-  fill(&x, q.w.in, q.h.in, of_x);
-  fill(&dy, q.w.out, q.h.out, !of_x);
+  fill(x, x_tensor.size(), q.w.in, q.h.in, of_x);
+  fill(dy, dy_tensor.size(), q.w.out, q.h.out, !of_x);
 
-  const float nan = std::numeric_limits<float>::quiet_NaN();
   const size_t slot_floats = 9 * 64 * 64;
   std::vector<float4> slots(static_cast<size_t>(g.slots) * g.strips * g.shares * slot_floats / 4,
                             float4{nan, nan, nan, nan});
   const size_t weights = transconv::definition::WeightSize(q);
   std::vector<T> dw(weights, static_cast<T>(nan));
-  rolling::RollingParams p = rolling::ParamsOf(q, kType, g);
-  p.x = x.data();
-  p.dy = dy.data();
-  p.slots = &slots[0].x;
+  transconv::cuda::Call call;
+  call.problem = q;
+  call.dtype = kType;
+  call.x = x;
+  call.y = dy;
+  call.workspace = slots.data();
+  const rolling::RollingParams p = rolling::ParamsOf(call, g);
   emulation::readable = emulation::writable = {};
-  emulation::readable.Allow(x.data(), sizeof(T) * x.size());
-  emulation::readable.Allow(dy.data(), sizeof(T) * dy.size());
+  emulation::readable.Allow(x, x_tensor.bytes());
+  emulation::readable.Allow(dy, dy_tensor.bytes());
   g.columns == 128 ? RunColumns<T, 128>(p, g) : RunColumns<T, 64>(p, g);
   transconv::cuda::SumParams s = rolling::SumParamsOf(q, g);
   s.slots = p.slots;
@@ -155,10 +162,11 @@ int main(int argc, char** argv) {
                             many_out ? pick(33, most) : pick(8, 32), h, w);
     if (three) q.precision = i % 2 == 0 ? Precision::kHighest : Precision::kHigh;
     const int shares = pick(1, 3);
+    const size_t x_shift = i % 8 == 4 ? 1 : 0, dy_shift = i % 8 == 5 ? 1 : 0;
     if (half) {
-      Check<__half>(q, shares, 0, &random);
+      Check<__half>(q, shares, 0, x_shift, dy_shift, &random);
     } else {
-      Check<float>(q, shares, spread, &random);
+      Check<float>(q, shares, spread, x_shift, dy_shift, &random);
     }
   }
   std::printf("rolling_wgrad_test: %d problems\n", count);

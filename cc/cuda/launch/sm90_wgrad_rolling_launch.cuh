@@ -19,11 +19,7 @@ cudaError_t LaunchKernel(const Call& call, const Programme& g) {
   const cudaError_t status =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
   if (status != cudaSuccess) return status;
-  RollingParams p = ParamsOf(call.problem, call.dtype, g);
-  p.x = call.x;
-  p.dy = call.y;
-  p.slots = static_cast<float*>(call.workspace);
-  kernel<<<g.blocks(), kThreads, kShared, call.stream>>>(p);
+  kernel<<<g.blocks(), kThreads, kShared, call.stream>>>(ParamsOf(call, g));
   return cudaGetLastError();
 }
 

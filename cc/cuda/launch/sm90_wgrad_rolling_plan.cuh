@@ -11,6 +11,7 @@
 #include "core/geometry.h"
 #include "core/rolling_plan.h"
 #include "core/wgrad_plan.h"
+#include "cuda/call.h"
 #include "cuda/kernels/sm90_wgrad_rolling_params.cuh"
 #include "cuda/kernels/sum_slots.cuh"
 #include "cuda/launch/sm90_limits.h"
@@ -77,10 +78,13 @@ inline const char* Choose(const Problem& q, Pass pass, DType dtype, Programme* r
   return nullptr;
 }
 
-// All but the addresses.
-inline RollingParams ParamsOf(const Problem& q, DType dtype, const Programme& g) {
-  const int64_t element = static_cast<int64_t>(ByteWidth(dtype));
+inline RollingParams ParamsOf(const Call& call, const Programme& g) {
+  const Problem& q = call.problem;
+  const int64_t element = static_cast<int64_t>(ByteWidth(call.dtype));
   RollingParams p{};
+  p.x = call.x;
+  p.dy = call.y;
+  p.slots = static_cast<float*>(call.workspace);
   p.x_channel = static_cast<uint32_t>(q.h.in * q.w.in * element);
   p.dy_channel = static_cast<uint32_t>(q.h.out * q.w.out * element);
   p.x_batch = q.in_channels * p.x_channel;
@@ -104,7 +108,8 @@ inline RollingParams ParamsOf(const Problem& q, DType dtype, const Programme& g)
   p.slots_of_split = g.slots;
   p.strips = g.strips;
   p.shares = g.shares;
-  p.pairs_of_columns = element == 2 && q.w.in % 2 == 0 && q.w.out % 2 == 0;
+  p.pairs_of_columns = element == 2 && q.w.in % 2 == 0 && q.w.out % 2 == 0 &&
+                       Aligned(p.x, 4) == 4 && Aligned(p.dy, 4) == 4;
   return p;
 }
 
