@@ -17,7 +17,7 @@ namespace transconv::cuda {
 constexpr int64_t kSampleVectors = 1 << 14;
 
 // The cells of one image, packed in the workspace or, of 16-bit images whose channels lie together,
-// the image itself.
+// the image itself, if it starts at one.
 struct CellsOf {
   bool direct = false;
   int64_t pixels = 0, channels = 0, channels_per_group = 0, chunks = 0, groups = 0, batch = 0;

@@ -41,12 +41,26 @@ cudaError_t LaunchType(const Call& call, const Programme& g) {
   }
 }
 
+// Whether cells that are the images themselves can be copied; the others are the workspace's.
+bool CopiesCells(const Call& call, const Programme& g) {
+  return (!g.x.direct || Aligned(call.x, 16) == 16) && (!g.dy.direct || Aligned(call.y, 16) == 16);
+}
+
+template <bool CELLS>
+cudaError_t LaunchProgramme(const Call& call, const Programme& g) {
+  if (!CELLS || CopiesCells(call, g)) return LaunchType<CELLS>(call, g);
+  // Of 16 bits, which need no more shared memory where they are gathered.
+  Programme gathers = g;
+  gathers.cells = false;
+  return LaunchType<false>(call, gathers);
+}
+
 template <bool CELLS>
 cudaError_t Launch(const Call& call) {
   const auto planned = Plan<CELLS>(call.pass, call.problem, call.dtype);
   if (planned->reason != nullptr) return cudaErrorNotSupported;
   const Programme& g = planned->plan;
-  const cudaError_t status = LaunchType<CELLS>(call, g);
+  const cudaError_t status = LaunchProgramme<CELLS>(call, g);
   if (status != cudaSuccess || call.vector == nullptr) return status;
   return grad_bias::Launch(call, static_cast<uint8_t*>(call.workspace) + g.workspace_bytes);
 }
