@@ -116,8 +116,11 @@ int main() {
   Count count;
   const auto check = [&](const Problem& q, int64_t wanted) {
     for (const Pass pass : {Pass::kForward, Pass::kGradInput}) {
-      if (random() % 2 == 0) {
+      const auto type = random() % 3;
+      if (type == 0) {
         Check<Element<float>>(q, pass, wanted, &count, &random);
+      } else if (type == 1) {
+        Check<Element<double>>(q, pass, wanted, &count, &random);
       } else {
         Check<Narrow>(q, pass, wanted, &count, &random);
       }

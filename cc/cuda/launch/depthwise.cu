@@ -1,4 +1,4 @@
-// The depthwise kernels in float32, float16 and bfloat16, a part of cuda:direct.
+// The depthwise kernels, a part of cuda:direct.
 #include <cstddef>
 #include <iterator>
 #include <utility>
@@ -64,7 +64,7 @@ cudaError_t Launch(const Call& call, const DepthwisePlan& plan) {
     case DType::kF32:
       return LaunchType<float>(call, plan);
     case DType::kF64:
-      break;
+      return LaunchType<double>(call, plan);
   }
   return cudaErrorInvalidValue;
 }

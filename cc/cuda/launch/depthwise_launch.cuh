@@ -7,7 +7,6 @@
 
 namespace transconv::cuda::depthwise {
 
-// Never float64, whose weights would fill the registers.
 cudaError_t Launch(const Call& call, const DepthwisePlan& plan);
 
 }  // namespace transconv::cuda::depthwise

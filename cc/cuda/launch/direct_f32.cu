@@ -51,11 +51,9 @@ struct Plans {
 };
 
 const char* Make(const Problem& problem, Pass pass, DType dtype, Plans* plans) {
-  if (dtype != DType::kF64) {
-    plans->depthwise = PlanDepthwise(pass, problem);
-    plans->is_depthwise = plans->depthwise.reason == nullptr;
-    if (plans->is_depthwise) return nullptr;
-  }
+  plans->depthwise = PlanDepthwise(pass, problem);
+  plans->is_depthwise = plans->depthwise.reason == nullptr;
+  if (plans->is_depthwise) return nullptr;
   plans->direct = PlanDirect(pass, problem, dtype == DType::kF64 ? 8 : 4);
   return plans->direct.reason;
 }
