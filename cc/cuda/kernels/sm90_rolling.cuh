@@ -116,7 +116,7 @@ struct Consumer {
         }
       }
     }
-    if (lane < 8) ptx::BulkWait<0>();
+    if (lane == 0) ptx::BulkWait<0>();
   }
 
   // Source rows from `first` on of two items: those of a target row, or of a pair.
@@ -195,7 +195,7 @@ struct Consumer {
   __device__ __forceinline__ void Join(const float (&sum)[N / 2], float (&joined)[N / 4]) const {
     const bool is_low = warp >= 2;
     float* const own = reinterpret_cast<float*>(staging) + lane;
-    if (lane < 8) ptx::BulkWaitRead<0>();
+    if (lane == 0) ptx::BulkWaitRead<0>();
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < N / 4; ++i) {
@@ -235,6 +235,7 @@ struct Consumer {
                          p.strips,
                          p.strip,
                          p.lead,
+                         32 / static_cast<int>(sizeof(T)),
                          p.even};
     if constexpr (PRODUCTS == 3) {
       float joined[N / 4];

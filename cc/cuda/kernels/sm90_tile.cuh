@@ -112,7 +112,9 @@ struct Consumer {
         tile.strip,
         static_cast<int>(p.by_strip.divisor),
         p.strip,
-        p.lead};
+        p.lead,
+        p.granule,
+        p.pairs};
     StoreStripRow<T, N, RES>(value, strip, static_cast<T*>(p.target), staging, p.staging_pitch,
                              lane);
   }
@@ -226,7 +228,7 @@ struct Consumer {
       }
       Store(sum, tile, exponent);
     }
-    if (lane < 8) ptx::BulkWait<0>();
+    if (lane == 0) ptx::BulkWait<0>();
   }
 
   // Adds the products of taps [begin, end) of one slab.

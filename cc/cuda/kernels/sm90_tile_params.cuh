@@ -45,9 +45,11 @@ struct TileParams {
   // image.
   Divider by_block, by_residue, by_strip, by_row, by_group;
   int strip, lead;  // targets between two tiles' origins, and how many the first lies before 0
+  int granule;      // as StripRow has it
   bool folded, channels_first;
   bool turns;    // whether the warpgroups multiply in turns
   bool vectors;  // a lane's targets of a row are aligned and contiguous
+  bool pairs;    // as StripRow has it
   int halo_rows, halo_columns, plane_pitch, cells, planes_w;
   int group_pitch, row_cells;  // between 8 columns of an instruction (bytes), between instructions
   int cell_groups, units_per_warp;  // groups of 32 cells; units of a warp in a stage

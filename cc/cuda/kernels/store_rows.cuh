@@ -9,6 +9,10 @@
 
 namespace transconv::cuda {
 
+// Strips that are narrow, or whose residues are interleaved, are never cut.
+template <int N, int RES>
+constexpr bool kMayCutStrips = RES == 1 && N >= 64;
+
 // One row of a strip: where its sixteen channels' values of one warp belong.
 struct StripRow {
   int64_t offset;   // elements, of the warp's first channel and column 0
@@ -18,24 +22,24 @@ struct StripRow {
   int origin;       // column of the first value; negative where a strip begins before the row
   int step, residues;
   int index, strips, strip, lead;  // which strip, of how many; columns between two; 0: no cutting
+  int granule;                     // elements: strips are cut where addresses are multiples of it
   bool pairs = false;              // one residue, and every row and origin is aligned to pairs
 };
 
 // Eight channels, the first or the second half of a warp's, are staged, residues interleaved, and
-// each then leaves as one bulk copy of its 16-byte-aligned middle. Strips are cut where the address
-// is a multiple of 32 bytes, if the target starts at one: partial sectors halve the store rate.
-// `value(residue, i)` is what the lane has of its channel: columns 8 * (i / 2) + 2 * (lane % 4) +
-// i % 2, as in a m64nN fragment; `staging` has eight rows of `pitch` elements.
+// each then leaves as one bulk copy of its 16-byte-aligned middle. Strips are cut at multiples of a
+// granule, if the target starts at one: 16 bytes, or a sector of 32, of which parts are slow to
+// store. `value(residue, i)` is what the lane has of its channel: columns 8 * (i / 2) +
+// 2 * (lane % 4) + i % 2, as in a m64nN fragment; `staging` has eight rows of `pitch` elements.
 template <typename T, int N, int RES, typename Value>
 __device__ __forceinline__ void StoreStripHalf(const Value& value, const StripRow& row, int half,
                                                T* target, T* staging, int pitch, int lane) {
-  constexpr int kAlign = 16 / sizeof(T);   // elements of one 16-byte piece
-  constexpr int kSector = 32 / sizeof(T);  // elements of one 32-byte sector
+  constexpr int kAlign = 16 / sizeof(T);  // elements of one 16-byte piece
   const int quad = lane % 4, channel_lane = lane / 4;
   const int64_t first = row.offset + 8 * half * row.channel;
   // A slice of a buffer may start between two pieces.
   const int past = static_cast<int>(reinterpret_cast<uintptr_t>(target) / sizeof(T) % kAlign);
-  if (lane < 8) ptx::BulkWaitRead<0>();
+  if (lane == 0) ptx::BulkWaitRead<0>();
   __syncwarp();
   // Staged column 0 is where the address of the origin was last aligned.
   const int phase =
@@ -61,31 +65,49 @@ __device__ __forceinline__ void StoreStripHalf(const Value& value, const StripRo
   }
   ptx::FenceAsync();
   __syncwarp();
-  if (lane < 8 && 8 * half + lane < row.channels) {
-    const int64_t offset = first + lane * row.channel;
-    int lo = max(row.origin, 0), hi = min(row.origin + N * row.step, row.width);
-    if (row.lead > 0) {
-      const int cut = row.index * row.strip;
-      const int sector = static_cast<int>((offset + cut) & (kSector - 1));
-      lo = row.index == 0 ? 0 : cut - sector;
-      hi = row.index + 1 == row.strips ? row.width : cut + row.strip - sector;
+  // Four lanes a channel.
+  const int channel = lane % 8;
+  const int64_t offset = first + channel * row.channel;
+  int lo = max(row.origin, 0), hi = min(row.origin + N * row.step, row.width);
+  if (kMayCutStrips<N, RES> && row.lead > 0) {
+    const int cut = row.index * row.strip;
+    const int past_cut = static_cast<int>((offset + cut) & (row.granule - 1));
+    lo = row.index == 0 ? 0 : cut - past_cut;
+    hi = row.index + 1 == row.strips ? row.width : cut + row.strip - past_cut;
+  }
+  if (8 * half + channel >= row.channels) hi = lo;
+  T* const to = target + offset;
+  // The first and last column whose 16-byte piece lies wholly inside.
+  const int skew = static_cast<int>((offset + past) & (kAlign - 1));
+  const T* const from =
+      staging + channel * pitch + ((skew + row.origin) & (kAlign - 1)) - row.origin;
+  int begin = ((lo + skew + kAlign - 1) & ~(kAlign - 1)) - skew;
+  int end = ((hi + skew) & ~(kAlign - 1)) - skew;
+  if (begin >= end) begin = end = max(lo, hi);
+  // One lane sends all middles, with what the lanes of each channel say: a bulk copy takes uniform
+  // registers, so that lanes would take turns anyway, and slower.
+  const uint64_t middle = reinterpret_cast<uint64_t>(to + begin);
+  const uint32_t pieces =
+      static_cast<uint32_t>(end - begin) / kAlign << 16 | ptx::SharedAddress(from + begin) / 16;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const uint64_t of_channel = __shfl_sync(0xffffffffu, middle, i);
+    const uint32_t which = __shfl_sync(0xffffffffu, pieces, i);
+    if (lane == 0 && which >> 16 != 0) {
+      ptx::BulkStore(reinterpret_cast<void*>(of_channel), (which & 0xffff) * 16,
+                     (which >> 16) * 16);
     }
-    T* const to = target + offset;
-    const T* const from = staging + lane * pitch +
-                          static_cast<int>((offset + row.origin + past) & (kAlign - 1)) -
-                          row.origin;
-    // The first and last column whose 16-byte piece lies wholly inside.
-    const int skew = static_cast<int>((offset + past) & (kAlign - 1));
-    int begin = ((lo + skew + kAlign - 1) & ~(kAlign - 1)) - skew;
-    int end = ((hi + skew) & ~(kAlign - 1)) - skew;
-    if (begin >= end) begin = end = max(lo, hi);
-    for (int x = lo; x < min(begin, hi); ++x) to[x] = from[x];
-    for (int x = end; x < hi; ++x) to[x] = from[x];
-    if (begin < end) {
-      ptx::BulkStore(to + begin, ptx::SharedAddress(from + begin),
-                     (end - begin) * static_cast<int>(sizeof(T)));
-    }
-    ptx::BulkCommit();
+  }
+  if (lane == 0) ptx::BulkCommit();
+  // What is left at both ends: two of them at a time, so that no load waits for a store.
+  const int left = begin - lo, ends = left + hi - end;
+#pragma unroll 1
+  for (int n = lane / 8; n < ends; n += 8) {
+    const int x = n < left ? lo + n : end + n - left;
+    const int y = n + 4 < left ? lo + n + 4 : end + n + 4 - left;
+    const T of_x = from[x], of_y = from[y < hi ? y : x];
+    to[x] = of_x;
+    if (y < hi) to[y] = of_y;
   }
 }
 

@@ -58,11 +58,12 @@ struct Programme {
   TilePlan plan;
   int rows, columns;  // of a tile
   int m_per_group, k_per_group, m_blocks, slabs, depth;
-  int strip, lead, tiles_x, tiles_y;
+  int strip, lead, granule, tiles_x, tiles_y;
   int64_t tiles;
   int most_taps;  // of a slab whose weights lie in shared memory at a time
   int chunk_taps, stages, chunk_pitch, low_at, stage_bytes, weight_bytes, block_bytes,
       staging_pitch;
+  bool pairs;
   int weight_stages;
   int weights_at, staging_at, table_at, raw_at, shared_bytes;
   PackedWeights packed;
@@ -117,7 +118,6 @@ inline const char* MakeProgramme(const Problem& q, Pass pass, DType dtype, const
     return "the kernel or the stride is too large for a tile programme";
   }
   const int element = static_cast<int>(ByteWidth(dtype)), sector = 32 / element;
-  if (shape.n % sector != 0) return "a strip is no whole number of sectors";
   if (use.folded && shape.n == 144 && element == 4) return "measured: slower than 136 columns";
   // Neighbouring tiles that write halves of one sector are slow.
   const bool sectors = StoresVectors(q, g) && g.plan.w.target * element % 32 == 0;
@@ -134,11 +134,19 @@ inline const char* MakeProgramme(const Problem& q, Pass pass, DType dtype, const
 
   const bool cut = !use.folded && shape.res == 1 && q.layout == Layout::kNCHW && shape.n >= 64 &&
                    g.plan.w.target % sector != 0;
-  // Rows start at multiples of their pitch, so only multiples of this divisor occur.
-  g.lead = cut ? sector - static_cast<int>(std::gcd(g.plan.w.target, int64_t{sector})) : 0;
-  g.strip = cut ? g.columns - sector : g.columns;
-  g.tiles_x = static_cast<int>(
-      std::max<int64_t>(CeilDiv(g.plan.max_target_columns() + g.lead - g.columns, g.strip), 0) + 1);
+  const auto cut_at = [&](int granule) {
+    // Rows start at multiples of their pitch, so only multiples of this divisor occur.
+    g.granule = granule;
+    g.lead = cut ? granule - static_cast<int>(std::gcd(g.plan.w.target, int64_t{granule})) : 0;
+    g.strip = g.lead > 0 ? g.columns - granule : g.columns;
+    const int64_t behind = g.plan.max_target_columns() + g.lead - g.columns;
+    g.tiles_x = static_cast<int>(std::max<int64_t>(CeilDiv(behind, g.strip), 0) + 1);
+    return g.tiles_x;
+  };
+  // Halves of sectors where whole ones do not fit, or take another strip.
+  if (const int strips = cut_at(sector / 2); shape.n % sector == 0) {
+    if (cut_at(sector) > strips) cut_at(sector / 2);
+  }
   g.tiles_y = static_cast<int>(CeilDiv(g.plan.max_target_rows(), g.rows));
   g.tiles = CeilDiv(g.m_blocks, use.blocks) * g.plan.h.residues * g.tiles_x * g.tiles_y * q.groups *
             q.batch;
@@ -150,7 +158,10 @@ inline const char* MakeProgramme(const Problem& q, Pass pass, DType dtype, const
 
   g.block_bytes = g.chunk_taps * shape.products * kTapBytes;
   g.weight_bytes = use.blocks * g.block_bytes;
-  g.staging_pitch = StagingPitch(shape.n * static_cast<int>(g.plan.w.target_step), element);
+  // Leads and widths of strips are even where rows are.
+  g.pairs = shape.res == 1 && g.plan.w.residues == g.plan.w.target_step && g.plan.w.target % 2 == 0;
+  g.staging_pitch = StagingPitch(shape.n * static_cast<int>(g.plan.w.target_step), element,
+                                 g.pairs && element == 4 ? 24 : 12);
   const int staging =
       q.layout == Layout::kNCHW && !use.folded ? kConsumerWarps * 8 * g.staging_pitch * element : 0;
   const int raw = element == 4 ? kProducerWarps * kAhead * kCellBytes : 0;
@@ -296,6 +307,7 @@ inline void FillParams(const Call& call, const Programme& g, TileParams* p) {
   p->tiles = static_cast<int>(g.tiles);
   p->strip = g.strip;
   p->lead = g.lead;
+  p->granule = g.granule;
   p->folded = g.use.folded;
   p->channels_first = first;
   p->turns = TakesTurns(g);
@@ -322,6 +334,8 @@ inline void FillParams(const Call& call, const Programme& g, TileParams* p) {
   p->weight_bytes = g.weight_bytes;
   p->block_bytes = g.block_bytes;
   p->staging_pitch = g.staging_pitch;
+  const int pair = 2 * static_cast<int>(element);
+  p->pairs = g.pairs && Aligned(p->target, pair) == pair;
   p->weights_at = g.weights_at;
   p->staging_at = g.staging_at;
   p->table_at = g.table_at;
