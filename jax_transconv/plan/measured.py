@@ -282,7 +282,7 @@ _FEWEST_LINE_CHANNELS = 48  # of x, in a weight gradient
 _FEW_LINE_PIXELS = 16
 _MANY_LINE_POSITIONS = 1 << 10
 _MOST_LINE_PRODUCTS = 1 << 34
-_MOST_DEEP_LINE_PRODUCTS = 1 << 32  # from _MANY_SUMMED channels on
+_MOST_DEEP_LINE_PRODUCTS = 7 << 30  # from _MANY_SUMMED channels on
 
 
 def lines_wgrad_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
@@ -384,12 +384,18 @@ def packing_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
 
 
 _FEW_FLOAT64_TAPS = 16
+# Kernels and strides that have an instance which keeps a column's weights in registers.
+_COLUMNS_IN_REGISTERS = {(2, 2), (3, 1), (3, 2), (4, 2), (5, 1), (5, 2)}
 
 
 def _float64_depthwise_loses(pass_name: str, spec: Spec) -> str | None:
+    g = spec.geometry
     single = spec.in_per_group == spec.out_per_group == 1
     few = single and spec.taps <= _FEW_FLOAT64_TAPS
-    if pass_name == _INPUT and spec.itemsize == 8 and few:
+    columns = g.layout == "NCHW" and g.dilation == (1, 1)
+    columns &= spec.kernel_size[1] <= spec.kernel_size[0]
+    columns &= (spec.kernel_size[0], g.stride[0]) in _COLUMNS_IN_REGISTERS
+    if pass_name == _INPUT and spec.itemsize == 8 and few and not columns:
         return "a library's float64 gradient of depthwise layers is faster"
     return None
 

@@ -348,7 +348,16 @@ MEASURED = {
     "float64_depthwise": (
         *((16, 64, 64, 64), (64, 1, 4, 4)),
         *({"stride": 2, "padding": 1, "groups": 64}, "float64"),
+        ("cuda:direct", "cuda:direct", "cuda:direct_wgrad"),
+    ),
+    "float64_depthwise_no_columns": (
+        *((16, 64, 64, 64), (64, 1, 4, 4)),
+        *({"stride": 4, "groups": 64}, "float64"),
         ("cuda:direct", "xla:strided", "cuda:direct_wgrad"),
+    ),
+    "deep_on_few_pixels": (
+        *((8, 1026, 12, 16), (1026, 256, 4, 4), {"stride": 2, "padding": 1}, "float32"),
+        ("cuda:sm90_lines", "xla:strided", "cuda:sm90_lines_wgrad"),
     ),
     "depthwise": (
         *((16, 64, 64, 64), (64, 1, 4, 4)),
