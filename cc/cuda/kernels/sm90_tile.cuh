@@ -36,6 +36,7 @@
 #include "cuda/kernels/store_rows.cuh"
 #include "cuda/primitives/operand.cuh"
 #include "cuda/primitives/ptx.cuh"
+#include "cuda/primitives/shared_memory.cuh"
 #include "cuda/primitives/wgmma.cuh"
 
 namespace transconv::cuda::sm90_tile {
@@ -359,7 +360,7 @@ struct Consumer {
 
 template <typename T, int N, int RES, int ROWS, int PRODUCTS>
 __global__ void __launch_bounds__(kThreads, 1) TileKernel(const __grid_constant__ TileParams p) {
-  extern __shared__ __align__(1024) uint8_t shared[];
+  TRANSCONV_SHARED_MEMORY(shared);
   Control& control = *reinterpret_cast<Control*>(shared);
   const uint32_t base = ptx::SharedAddress(shared);
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), lane = threadIdx.x % 32;

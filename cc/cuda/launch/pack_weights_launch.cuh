@@ -1,60 +1,20 @@
-// Host side of packed weights: their size, and the launch that makes them.
+// The launch that packs weights.
 #ifndef TRANSCONV_CUDA_LAUNCH_PACK_WEIGHTS_LAUNCH_CUH_
 #define TRANSCONV_CUDA_LAUNCH_PACK_WEIGHTS_LAUNCH_CUH_
 
-#include <algorithm>
-#include <cstdint>
-
-#include "core/geometry.h"
 #include "core/tile_plan.h"
 #include "cuda/call.h"
 #include "cuda/kernels/pack_weights.cuh"
+#include "cuda/launch/packed_weights.cuh"
 
 namespace transconv::cuda {
 
-// The packed weights of a pass, and behind them the scales of float32 channels.
-struct PackedWeights {
-  int m_per_group = 0, k_per_group = 0, m_blocks = 0, slabs = 0;
-  int64_t bytes = 0, scales_bytes = 0;
-
-  PackedWeights() = default;
-  PackedWeights(const Problem& q, Pass pass, DType dtype, int taps, int products) {
-    const bool forward = pass == Pass::kForward;
-    m_per_group = static_cast<int>(forward ? q.out_per_group() : q.in_per_group());
-    k_per_group = static_cast<int>(forward ? q.in_per_group() : q.out_per_group());
-    m_blocks = static_cast<int>(CeilDiv(m_per_group, 64));
-    slabs = static_cast<int>(CeilDiv(k_per_group, 16));
-    const auto whole = [](int64_t n) { return CeilDiv(n, int64_t{256}) * 256; };
-    bytes = whole(q.groups * m_blocks * slabs * taps * products * int64_t{64 * 16 * 2});
-    scales_bytes = dtype == DType::kF32 ? whole(4 * q.groups * m_per_group) : 0;
-  }
-};
-
-// Packs into the start of the workspace. Launched as usual: see launch/launch_behind.h.
+// Launched as usual: see launch/launch_behind.h.
 template <typename T, int PRODUCTS>
 cudaError_t LaunchPackWeights(const Call& call, const TilePlan& plan, const PackedWeights& packed) {
-  const Problem& q = call.problem;
-  const bool forward = call.pass == Pass::kForward;
-  PackParams p{};
-  p.weight = call.w;
-  p.packed = static_cast<uint8_t*>(call.workspace);
-  p.scales = reinterpret_cast<float*>(p.packed + packed.bytes);
-  const int64_t taps = q.taps(), row = q.out_per_group() * taps;
-  p.stride_m = forward ? taps : row;
-  p.stride_k = forward ? row : taps;
-  p.stride_group = q.in_per_group() * row;
-  p.groups = static_cast<int>(q.groups);
-  p.m_per_group = packed.m_per_group;
-  p.k_per_group = packed.k_per_group;
-  p.m_blocks = packed.m_blocks;
-  p.slabs = packed.slabs;
-  p.taps = p.packed_taps = plan.taps;
-  p.by_tap = p.by_packed_tap = Divider(plan.taps);
-  p.block_channels = kPackedRows;
-  std::copy_n(plan.first_tap, kMaxResidues + 1, p.first_tap);
-  std::copy_n(plan.tap_kernel, kMaxTileTaps, p.tap_kernel);
-  const unsigned blocks = static_cast<unsigned>(q.groups * packed.m_blocks * 64);
-  PackWeightsKernel<T, PRODUCTS><<<blocks, kPackThreads, 0, call.stream>>>(p);
+  PackWeightsKernel<T, PRODUCTS>
+      <<<PackBlocks(call.problem, packed), kPackThreads, 0, call.stream>>>(
+          PackParamsOf(call, plan, packed));
   return cudaGetLastError();
 }
 

@@ -1,8 +1,12 @@
-// A block's dynamic shared memory, by functions that an emulation can replace.
+// A block's dynamic shared memory, by what an emulation can replace.
 #ifndef TRANSCONV_CUDA_PRIMITIVES_SHARED_MEMORY_CUH_
 #define TRANSCONV_CUDA_PRIMITIVES_SHARED_MEMORY_CUH_
 
 #include <cstdint>
+
+// Declares a block's dynamic shared memory in a kernel for which a function will not do: of what
+// one returns, the compiler makes other code.
+#define TRANSCONV_SHARED_MEMORY(name) extern __shared__ __align__(1024) unsigned char name[]
 
 namespace transconv::cuda {
 
