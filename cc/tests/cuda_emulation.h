@@ -43,17 +43,21 @@ struct Index {
 
 constexpr int kWarp = 32;
 
+struct Barrier {
+  int expected = 0, arrived = 0;
+  unsigned generation = 0;
+};
+
 // One thread of the block: where it stopped, and its stack.
 struct Turn {
   static constexpr size_t kStack = 256 << 10;
   ucontext_t context;
   std::unique_ptr<char[]> stack{new char[kStack]};
   bool done = false;
-};
-
-struct Barrier {
-  int expected = 0, arrived = 0;
-  unsigned generation = 0;
+  // What it waits for is another number than this one; it is not woken in vain.
+  const unsigned* changes = nullptr;
+  unsigned last = 0;
+  bool Waits() const { return changes != nullptr && *changes == last; }
 };
 
 // One warp's meeting place for shuffles and products.
@@ -104,8 +108,13 @@ namespace transconv::emulation {
   std::_Exit(1);  // no destructors: this may run on a stack that they free
 }
 
-// Lets the others go on.
-inline void Yield() { swapcontext(&ThisBlock().turns[::threadIdx.x].context, &machine.scheduler); }
+// Lets the others go on until a number changes.
+inline void YieldUntil(const unsigned* changes) {
+  Turn& turn = ThisBlock().turns[::threadIdx.x];
+  turn.changes = changes;
+  turn.last = *changes;
+  swapcontext(&turn.context, &machine.scheduler);
+}
 
 inline void Wait(Barrier* barrier) {
   if (++barrier->arrived == barrier->expected) {
@@ -113,9 +122,7 @@ inline void Wait(Barrier* barrier) {
     ++barrier->generation;
     machine.moved = true;
   }
-  const unsigned generation = barrier->generation;
-  if (barrier->arrived == 0) return;
-  while (barrier->generation == generation) Yield();
+  if (barrier->arrived != 0) YieldUntil(&barrier->generation);
 }
 
 }  // namespace transconv::emulation
@@ -144,6 +151,7 @@ namespace transconv::cuda {
 inline unsigned char* SharedMemory() {
   return reinterpret_cast<unsigned char*>(emulation::ThisBlock().shared.data());
 }
+#define TRANSCONV_SHARED_MEMORY(name) unsigned char* const name = ::transconv::cuda::SharedMemory()
 using SharedPlace = const char*;
 inline SharedPlace PlaceOf(const void* p) { return static_cast<const char*>(p); }
 inline float LoadFloat(SharedPlace from) { return *reinterpret_cast<const float*>(from); }
@@ -320,6 +328,7 @@ inline void Prepare(Turn* turn) {
   turn->context.uc_link = &machine.scheduler;
   makecontext(&turn->context, Begin, 0);
   turn->done = false;
+  turn->changes = nullptr;
 }
 
 // Runs `kernel()` for every thread of every block, cluster after cluster. Where a warp may be late,
@@ -370,7 +379,7 @@ void Launch(unsigned grid, unsigned threads, size_t shared_bytes, const Kernel& 
     std::shuffle(order.begin(), order.end(), random);
     machine.moved = false;
     for (const unsigned t : order) {
-      if (t / kWarp == held) continue;
+      if (t / kWarp == held || turn(t).Waits()) continue;
       rank = t / threads;
       ::threadIdx.x = t % threads;
       ::blockIdx.x = ThisBlock().index;

@@ -22,6 +22,7 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <utility>
@@ -120,8 +121,14 @@ static_assert(sizeof(MemoryBarrier) == 8);
 inline MemoryBarrier* BarrierAt(uint32_t barrier) {
   return reinterpret_cast<MemoryBarrier*>(Shared(barrier, 8, 8));
 }
+// Counts what those who wait at one may have waited for; some barriers share a number.
+inline unsigned& ChangesOf(uint32_t barrier) {
+  static unsigned changes[1 << 10] = {};
+  return changes[(barrier >> 3) % std::size(changes)];
+}
 inline void Change(uint32_t barrier, int arrivals, int bytes) {
   MemoryBarrier* const b = BarrierAt(barrier);
+  ++ChangesOf(barrier);
   b->arrived = static_cast<int16_t>(b->arrived + arrivals);
   b->bytes += bytes;
   machine.moved = true;  // who waits may let happen what is under way
@@ -214,6 +221,7 @@ inline uint32_t SharedAddress(const void* p) {
 
 inline void BarrierInit(uint32_t barrier, uint32_t arrivals) {
   *emulation::BarrierAt(barrier) = {static_cast<int16_t>(arrivals), 0, 0, 0};
+  ++emulation::ChangesOf(barrier);
 }
 inline void BarrierInitFence() {}
 inline void BarrierArriveExpect(uint32_t barrier, uint32_t bytes) {
@@ -238,7 +246,7 @@ inline void BarrierWait(uint32_t barrier, uint32_t parity) {
                       b->arrived + static_cast<int>(arriving->second.size()) == b->expected;
     if (last && happen(&emulation::arrivals)) continue;
     if (b->arrived == b->expected && happen(&emulation::loads)) continue;
-    emulation::Yield();
+    emulation::YieldUntil(&emulation::ChangesOf(barrier));
   }
 }
 template <int kThreads>
@@ -265,6 +273,7 @@ inline void BulkLoad(uint32_t shared, const void* global, uint32_t bytes, uint32
   emulation::readable.Check(global, bytes, 16);
   CheckBulk(shared, bytes);
   std::memset(emulation::Shared(shared, bytes, 16), 0xff, bytes);
+  ++emulation::ChangesOf(barrier);
   emulation::loads[barrier].push_back([=] {
     std::memcpy(emulation::Shared(shared, bytes, 16), global, bytes);
     emulation::Change(barrier, 0, -static_cast<int>(bytes));
@@ -332,6 +341,7 @@ inline void CopyAsyncArrive(uint32_t barrier) {
   told = once;
   emulation::Groups::Group& arriving = emulation::arrivals[barrier];
   emulation::machine.moved = true;
+  ++emulation::ChangesOf(barrier);
   arriving.push_back([=] {
     once();
     emulation::Change(barrier, 1, 0);
