@@ -2,6 +2,8 @@
 // products, stores, against the definition. Every problem is packed once and run in several ways.
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -11,6 +13,7 @@
 #include <random>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "definition.h"
@@ -52,10 +55,11 @@ std::map<std::string, int> counts;
 // As the launcher does, on so many multiprocessors.
 template <typename T, int PRODUCTS>
 void Launch(const TileParams& p, const Programme& g, unsigned blocks) {
+  const auto bytes = static_cast<size_t>(g.shared_bytes);
 #define TRANSCONV_RUN_IF(N, RES, ROWS, COUNT)                                             \
   if constexpr (COUNT == PRODUCTS) {                                                      \
     if (g.shape.n == N && g.shape.res == RES && g.shape.rows == ROWS) {                   \
-      return emulation::LaunchSm90(blocks, tile::kThreads, size_t(g.shared_bytes),        \
+      return emulation::LaunchSm90(blocks, tile::kThreads, bytes,                         \
                                    [&] { tile::TileKernel<T, N, RES, ROWS, COUNT>(p); }); \
     }                                                                                     \
   }

@@ -384,7 +384,8 @@ def packing_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
 
 
 _FEW_FLOAT64_TAPS = 16
-# Kernels and strides that have an instance which keeps a column's weights in registers.
+# Heights and strides of square kernels that have an instance with a column's weights in
+# registers (core/depthwise_plan.h).
 _COLUMNS_IN_REGISTERS = {(2, 2), (3, 1), (3, 2), (4, 2), (5, 1), (5, 2)}
 
 

@@ -43,7 +43,7 @@ struct RollingParams {
   int columns;  // cells of a source row
   int skew;     // of those, how many precede the first that a target needs
   int weight_bytes, ring_at, staging_at, staging_pitch;
-  bool even;   // rows are whole numbers of pairs, as StripRow has it
+  bool even;   // as StripRow's pairs
   int raw_at;  // of what is loaded ahead; 0: nothing is
 };
 

@@ -10,8 +10,7 @@
 namespace transconv::cuda {
 
 // Strips that are narrow, or whose residues are interleaved, are never cut.
-template <int N, int RES>
-constexpr bool kMayCutStrips = RES == 1 && N >= 64;
+constexpr bool MayCutStrips(int columns, int residues) { return residues == 1 && columns >= 64; }
 
 // One row of a strip: where its sixteen channels' values of one warp belong.
 struct StripRow {
@@ -22,15 +21,15 @@ struct StripRow {
   int origin;       // column of the first value; negative where a strip begins before the row
   int step, residues;
   int index, strips, strip, lead;  // which strip, of how many; columns between two; 0: no cutting
-  int granule;                     // elements: strips are cut where addresses are multiples of it
-  bool pairs = false;              // one residue, and every row and origin is aligned to pairs
+  int granule;  // elements: strips are cut where offsets in the target are multiples of it
+  bool pairs;   // one residue, and every row and origin is aligned to pairs
 };
 
 // Eight channels, the first or the second half of a warp's, are staged, residues interleaved, and
 // each then leaves as one bulk copy of its 16-byte-aligned middle. Strips are cut at multiples of a
-// granule, if the target starts at one: 16 bytes, or a sector of 32, of which parts are slow to
-// store. `value(residue, i)` is what the lane has of its channel: columns 8 * (i / 2) +
-// 2 * (lane % 4) + i % 2, as in a m64nN fragment; `staging` has eight rows of `pitch` elements.
+// granule: 16 bytes, or a sector of 32, of which parts are slow to store. `value(residue, i)` is
+// what the lane has of its channel: columns 8 * (i / 2) + 2 * (lane % 4) + i % 2, as in a m64nN
+// fragment; `staging` has eight rows of `pitch` elements.
 template <typename T, int N, int RES, typename Value>
 __device__ __forceinline__ void StoreStripHalf(const Value& value, const StripRow& row, int half,
                                                T* target, T* staging, int pitch, int lane) {
@@ -69,7 +68,7 @@ __device__ __forceinline__ void StoreStripHalf(const Value& value, const StripRo
   const int channel = lane % 8;
   const int64_t offset = first + channel * row.channel;
   int lo = max(row.origin, 0), hi = min(row.origin + N * row.step, row.width);
-  if (kMayCutStrips<N, RES> && row.lead > 0) {
+  if (MayCutStrips(N, RES) && row.lead > 0) {
     const int cut = row.index * row.strip;
     const int past_cut = static_cast<int>((offset + cut) & (row.granule - 1));
     lo = row.index == 0 ? 0 : cut - past_cut;

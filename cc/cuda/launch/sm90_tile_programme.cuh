@@ -68,6 +68,16 @@ struct Programme {
   int weights_at, staging_at, table_at, raw_at, shared_bytes;
   PackedWeights packed;
   int64_t workspace_bytes;
+
+  // Strips that leave a granule to be cut off, as rows start anywhere in one; or side by side.
+  void CutStrips(bool cut, int at) {
+    granule = at;
+    // Rows start at multiples of their pitch, so only multiples of this divisor occur.
+    lead = cut ? granule - static_cast<int>(std::gcd(plan.w.target, int64_t{granule})) : 0;
+    strip = lead > 0 ? columns - granule : columns;
+    const int64_t behind = plan.max_target_columns() + lead - columns;
+    tiles_x = static_cast<int>(std::max<int64_t>(CeilDiv(behind, strip), 0) + 1);
+  }
 };
 
 // Units of a producer warp in one stage; those in registers come in whole rounds.
@@ -132,20 +142,15 @@ inline const char* MakeProgramme(const Problem& q, Pass pass, DType dtype, const
   g.m_blocks = static_cast<int>(CeilDiv(g.m_per_group, 64));
   g.slabs = static_cast<int>(CeilDiv(g.k_per_group, kSlabChannels));
 
-  const bool cut = !use.folded && shape.res == 1 && q.layout == Layout::kNCHW && shape.n >= 64 &&
-                   g.plan.w.target % sector != 0;
-  const auto cut_at = [&](int granule) {
-    // Rows start at multiples of their pitch, so only multiples of this divisor occur.
-    g.granule = granule;
-    g.lead = cut ? granule - static_cast<int>(std::gcd(g.plan.w.target, int64_t{granule})) : 0;
-    g.strip = g.lead > 0 ? g.columns - granule : g.columns;
-    const int64_t behind = g.plan.max_target_columns() + g.lead - g.columns;
-    g.tiles_x = static_cast<int>(std::max<int64_t>(CeilDiv(behind, g.strip), 0) + 1);
-    return g.tiles_x;
-  };
-  // Halves of sectors where whole ones do not fit, or take another strip.
-  if (const int strips = cut_at(sector / 2); shape.n % sector == 0) {
-    if (cut_at(sector) > strips) cut_at(sector / 2);
+  const bool staged = q.layout == Layout::kNCHW && !use.folded;
+  const bool cut = staged && MayCutStrips(shape.n, shape.res) && g.plan.w.target % sector != 0;
+  const bool whole = shape.n % sector == 0;
+  if (staged && !cut && !whole) return "a strip is no whole number of sectors";
+  // At sectors; at their halves where a strip has no whole number of them, or there is one less.
+  g.CutStrips(cut, sector / 2);
+  if (const int strips = g.tiles_x; whole) {
+    g.CutStrips(cut, sector);
+    if (g.tiles_x > strips) g.CutStrips(cut, sector / 2);
   }
   g.tiles_y = static_cast<int>(CeilDiv(g.plan.max_target_rows(), g.rows));
   g.tiles = CeilDiv(g.m_blocks, use.blocks) * g.plan.h.residues * g.tiles_x * g.tiles_y * q.groups *
@@ -162,8 +167,7 @@ inline const char* MakeProgramme(const Problem& q, Pass pass, DType dtype, const
   g.pairs = shape.res == 1 && g.plan.w.residues == g.plan.w.target_step && g.plan.w.target % 2 == 0;
   g.staging_pitch = StagingPitch(shape.n * static_cast<int>(g.plan.w.target_step), element,
                                  g.pairs && element == 4 ? 24 : 12);
-  const int staging =
-      q.layout == Layout::kNCHW && !use.folded ? kConsumerWarps * 8 * g.staging_pitch * element : 0;
+  const int staging = staged ? kConsumerWarps * 8 * g.staging_pitch * element : 0;
   const int raw = element == 4 ? kProducerWarps * kAhead * kCellBytes : 0;
   const int table = 4 * 4 * 32 * static_cast<int>(CeilDiv(g.plan.cells, 32) + 1);
   // Two stages of weights where three leave too little for cells.
@@ -202,7 +206,8 @@ inline double SlabCycles(const Programme& g) {
 }
 
 // Cycles that the busiest block takes, for comparing programmes. Fitted to 3947 measured programmes
-// of 175 passes (H200): what it chooses is 2% slower than the fastest on average.
+// of 175 passes (H200), before stores became cheaper: what it chose was 2% slower than the fastest
+// on average.
 inline double Cost(const Problem& q, DType dtype, const Programme& g) {
   const Shape& shape = g.shape;
   const int element = static_cast<int>(ByteWidth(dtype)), residues = g.plan.w.residues;
