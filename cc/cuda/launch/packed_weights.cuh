@@ -31,19 +31,25 @@ struct PackedWeights {
   }
 };
 
-inline PackParams PackParamsOf(const Call& call, const TilePlan& plan,
-                               const PackedWeights& packed) {
+// A pass's weights and where they go, in whatever order: scales lie behind `packed_bytes`.
+inline PackParams WeightsToPack(const Call& call, int64_t packed_bytes) {
   const Problem& q = call.problem;
   const bool forward = call.pass == Pass::kForward;
   PackParams p{};
   p.weight = call.w;
   p.packed = static_cast<uint8_t*>(call.workspace);
-  p.scales = reinterpret_cast<float*>(p.packed + packed.bytes);
+  p.scales = reinterpret_cast<float*>(p.packed + packed_bytes);
   const int64_t taps = q.taps(), row = q.out_per_group() * taps;
   p.stride_m = forward ? taps : row;
   p.stride_k = forward ? row : taps;
   p.stride_group = q.in_per_group() * row;
   p.groups = static_cast<int>(q.groups);
+  return p;
+}
+
+inline PackParams PackParamsOf(const Call& call, const TilePlan& plan,
+                               const PackedWeights& packed) {
+  PackParams p = WeightsToPack(call, packed.bytes);
   p.m_per_group = packed.m_per_group;
   p.k_per_group = packed.k_per_group;
   p.m_blocks = packed.m_blocks;

@@ -12,8 +12,8 @@
 #include "core/pack_order.h"
 #include "core/rolling_plan.h"
 #include "cuda/call.h"
-#include "cuda/kernels/pack_weights.cuh"
 #include "cuda/kernels/sm90_rolling.cuh"
+#include "cuda/launch/packed_weights.cuh"
 #include "cuda/launch/sm90_limits.h"
 
 namespace transconv::cuda::sm90_rolling {
@@ -164,21 +164,12 @@ inline RollingParams ParamsOf(const Call& call, const Programme& g) {
 inline PackParams PackParamsOf(const Call& call, const Programme& g) {
   const Problem& q = call.problem;
   const RollingAxis h(q.h, call.pass), w(q.w, call.pass);
-  const bool forward = call.pass == Pass::kForward;
-  PackParams p{};
-  p.weight = call.w;
-  p.packed = static_cast<uint8_t*>(call.workspace);
-  p.scales = reinterpret_cast<float*>(p.packed + g.packed_bytes);
-  const int64_t taps = q.taps(), row = q.out_per_group() * taps;
-  p.stride_m = forward ? taps : row;
-  p.stride_k = forward ? row : taps;
-  p.stride_group = q.in_per_group() * row;
-  p.groups = static_cast<int>(q.groups);
+  PackParams p = WeightsToPack(call, g.packed_bytes);
   p.m_per_group = g.m_per_group;
   p.k_per_group = g.k_per_group;
   p.m_blocks = g.m_blocks;
   p.slabs = 2 * g.halves;
-  p.taps = static_cast<int>(taps);
+  p.taps = static_cast<int>(q.taps());
   p.packed_taps = g.taps.count();
   p.by_tap = Divider(p.taps);
   p.by_packed_tap = Divider(p.packed_taps);
