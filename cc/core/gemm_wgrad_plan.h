@@ -57,6 +57,12 @@ struct GemmWgradPlan {
   int x_vector = 16, dy_vector = 16;  // bytes of one copy, where tensors start on as many
   double cycles = 0;                  // predicted, of an H200
 
+  // Whether the blocks that share the same weights' pixels, one for each split, are a cluster and
+  // add their sums there. Else each writes its own to a slot.
+  bool clustered = false;
+
+  int64_t cluster() const { return clustered ? splits : 1; }
+  bool has_slots() const { return splits > cluster(); }
   int64_t image() const { return h.in * w.in; }  // pixels
 };
 
@@ -67,6 +73,9 @@ constexpr int64_t kMultiprocessors = 132;  // a constant: see above
 // in the mean at every step.
 constexpr int64_t kMostSummed = 2048;
 constexpr int64_t kMostSlotBytes = int64_t{1} << 30;
+// How many clusters of so many blocks an H200 runs at a time, by its own account.
+constexpr int64_t kClusters[] = {0, kMultiprocessors, 66, 39, 30, 22, 17, 15, 15};
+constexpr int64_t kMostCluster = 8;
 
 // The most bytes of one copy, where `bytes` are neighbours.
 inline int Vector(int64_t bytes) {
@@ -77,7 +86,8 @@ inline int Vector(int64_t bytes) {
 }
 
 // What a launch takes with this many columns and splits; fills in the rest of the plan.
-inline double Cost(const Problem& q, int columns, int64_t splits, GemmWgradPlan* p) {
+inline double Cost(const Problem& q, int columns, int64_t splits, bool clustered,
+                   GemmWgradPlan* p) {
   using Tile = GemmWgradTile;
   p->columns = columns;
   p->row_blocks = CeilDiv(p->rows, Tile::kRows);
@@ -85,18 +95,24 @@ inline double Cost(const Problem& q, int columns, int64_t splits, GemmWgradPlan*
   p->blocks = q.groups * p->row_blocks * p->column_blocks;
   p->per_split = CeilDiv(p->stages, splits);
   p->splits = CeilDiv(p->stages, p->per_split);
+  p->clustered = clustered && p->splits > 1;
   // Fitted to the times of 242 programmes on an H200 (benchmarks/NOTES.md): copies of a thread, at
   // the rate of the second-level cache, x rounded in float32, and what a stage takes whatever it
   // holds.
   const double copies = columns / p->x_vector + Tile::kRows / p->dy_vector;
   const double stage = 770 + 35 * copies + (p->element == 4 ? 1.7 * columns : 0);
-  const int64_t waves = CeilDiv(p->blocks * p->splits, kMultiprocessors);
-  // Sums of splits are written, and read again by another kernel.
-  const double weights = static_cast<double>(q.in_channels * p->rows);
-  const double slots =
-      p->splits == 1 ? 0 : 1350 + 8 * weights * static_cast<double>(p->splits) / 2190;
-  const double own = static_cast<double>(p->per_split) * stage;
-  return static_cast<double>(waves) * (own + 6.4 * columns) + slots;
+  double own = static_cast<double>(p->per_split) * stage + 6.4 * columns, slots = 0;
+  // Those of 1230 more: sums go to blocks of the cluster, or are written and read again by another
+  // kernel.
+  if (p->clustered) {
+    own += 800 + 44 * columns + (p->splits > 2 ? 440 * static_cast<double>(p->splits) : 0);
+  } else if (p->splits > 1) {
+    const double weights = static_cast<double>(q.in_channels * p->rows);
+    slots = 4590 + weights * static_cast<double>(p->splits) / 313;
+  }
+  const int64_t waves = p->clustered ? CeilDiv(p->blocks, kClusters[p->splits])
+                                     : CeilDiv(p->blocks * p->splits, kMultiprocessors);
+  return static_cast<double>(waves) * own + slots;
 }
 
 }  // namespace gemm_wgrad
@@ -151,20 +167,28 @@ inline GemmWgradPlan PlanGemmWgrad(const Problem& q, int element) {
     return p;
   }
   double least = std::numeric_limits<double>::infinity();
-  std::pair<int, int64_t> best;
+  struct {
+    int columns;
+    int64_t splits;
+    bool clustered;
+  } best{};
   for (const int columns : {256, 128}) {
     if (columns == 256 && q.in_per_group() <= 128) continue;
-    gemm_wgrad::Cost(q, columns, 1, &p);
+    gemm_wgrad::Cost(q, columns, 1, false, &p);
     const int64_t fill = gemm_wgrad::kMultiprocessors / p.blocks + 4;
     for (int64_t splits = fewest; splits <= std::min(p.stages, std::max(fill, fewest)); ++splits) {
-      if (splits > fewest && splits * slot > gemm_wgrad::kMostSlotBytes) break;
-      const double cost = gemm_wgrad::Cost(q, columns, splits, &p);
-      if (cost >= least) continue;
-      least = cost;
-      best = {columns, splits};
+      for (const bool clustered : {true, false}) {
+        if (clustered && splits > gemm_wgrad::kMostCluster) continue;
+        const bool slots = !clustered && splits > fewest;
+        if (slots && splits * slot > gemm_wgrad::kMostSlotBytes) continue;
+        const double cost = gemm_wgrad::Cost(q, columns, splits, clustered, &p);
+        if (cost >= least) continue;
+        least = cost;
+        best = {columns, splits, clustered};
+      }
     }
   }
-  p.cycles = gemm_wgrad::Cost(q, best.first, best.second, &p);
+  p.cycles = gemm_wgrad::Cost(q, best.columns, best.splits, best.clustered, &p);
   if (p.blocks * p.splits > kMost) p.reason = "more than 2^31 blocks";
   return p;
 }

@@ -38,8 +38,10 @@ using cuda::sm90_gemm_wgrad::SharedBytes;
 template <typename T, int KW>
 void RunColumns(const Params& p, const GemmWgradPlan& plan) {
   const auto run = [&](auto kernel) {
-    emulation::LaunchSm90(static_cast<unsigned>(plan.blocks * plan.splits), kThreads,
-                          static_cast<size_t>(SharedBytes(plan.columns)), [&] { kernel(p); });
+    emulation::LaunchSm90(
+        static_cast<unsigned>(plan.blocks * plan.splits), kThreads,
+        static_cast<size_t>(SharedBytes(plan.columns)), [&] { kernel(p); },
+        static_cast<unsigned>(plan.cluster()));
   };
   plan.columns == 256 ? run(GemmWgradKernel<T, KW, 256>) : run(GemmWgradKernel<T, KW, 128>);
 }
@@ -61,14 +63,14 @@ void RunTaps(const Params& p, const GemmWgradPlan& plan) {
 enum class Values { kIntegers, kNan, kNormal };
 
 struct Count {
-  int problems = 0, splits = 0, vectors = 0, wide = 0, refused = 0;
+  int problems = 0, splits = 0, clusters = 0, vectors = 0, wide = 0, refused = 0;
 };
 
 // `splits` and `columns` replace the plan's where they are not 0; images start `shift` elements
 // behind 16 bytes.
 template <typename T>
-void Check(const Problem& q, int64_t splits, int columns, size_t shift, Values values,
-           std::mt19937* random, Count* count) {
+void Check(const Problem& q, int64_t splits, bool clustered, int columns, size_t shift,
+           Values values, std::mt19937* random, Count* count) {
   constexpr int kElement = sizeof(T);
   GemmWgradPlan plan = PlanGemmWgrad(q, kElement);
   if (plan.reason != nullptr) {
@@ -76,7 +78,7 @@ void Check(const Problem& q, int64_t splits, int columns, size_t shift, Values v
     return;
   }
   if (columns != 0) {
-    gemm_wgrad::Cost(q, columns, std::min(splits, plan.stages), &plan);
+    gemm_wgrad::Cost(q, columns, std::min(splits, plan.stages), clustered, &plan);
   }
   Params p = MakeParams(q, plan, kElement);
   // Outside of the tensors there is what must not be read.
@@ -120,14 +122,14 @@ void Check(const Problem& q, int64_t splits, int columns, size_t shift, Values v
   std::vector<T> dw(weights + 2 * kGuard, static_cast<T>(7.f));
   // A result may start anywhere, too.
   T* const to = &dw[kGuard + shift];
-  p.slots = plan.splits > 1 ? &slots[kGuard] : nullptr;
+  p.slots = plan.has_slots() ? &slots[kGuard] : nullptr;
   p.dw = to;
   p.pairs = reinterpret_cast<uintptr_t>(to) % (2 * sizeof(T)) == 0;
   emulation::readable = emulation::writable = {};
   emulation::readable.Allow(x, sizeof(T) * x_size);
   emulation::readable.Allow(dy, sizeof(T) * dy_size);
   RunTaps<T>(p, plan);
-  if (plan.splits > 1) {
+  if (plan.has_slots()) {
     for (size_t i = 0; i < weights; ++i) {
       float sum = 0;
       for (int64_t s = 0; s < plan.splits; ++s) {
@@ -167,7 +169,8 @@ void Check(const Problem& q, int64_t splits, int columns, size_t shift, Values v
     Fail(q, "the error is too large");
   }
   ++count->problems;
-  count->splits += plan.splits > 1;
+  count->splits += plan.has_slots();
+  count->clusters += plan.cluster() > 1;
   count->vectors += p.x_vector < 16 || p.dy_vector < 16;
   count->wide += plan.columns == 256;
 }
@@ -236,23 +239,25 @@ void Run(int most) {
                                         AxisOf(height, kh), AxisOf(width, kw));
     if (i % 11 == 3 && pick(0, 1) == 0) std::swap(q.h, q.w);
     const int columns = pick(0, 2) * 128;
-    const int64_t splits = pick(1, 4);
+    const bool clustered = pick(0, 1) == 0;
+    const int64_t splits = pick(1, clustered ? 8 : 12);
     const Values values = i % 4 == 3   ? Values::kNan
                           : i % 8 == 6 ? Values::kNormal
                                        : Values::kIntegers;
     const size_t shift = i % 4 == 1 ? static_cast<size_t>(pick(0, 3)) : 0;
     if (i % 2 == 0) {
-      Check<float>(q, splits, columns, shift, values, &random, &count);
+      Check<float>(q, splits, clustered, columns, shift, values, &random, &count);
     } else if (i % 4 == 1) {
-      Check<__half>(q, splits, columns, 2 * shift, values, &random, &count);
+      Check<__half>(q, splits, clustered, columns, 2 * shift, values, &random, &count);
     } else {
-      Check<__nv_bfloat16>(q, splits, columns, 2 * shift, values, &random, &count);
+      Check<__nv_bfloat16>(q, splits, clustered, columns, 2 * shift, values, &random, &count);
     }
   }
   std::printf(
-      "gemm_wgrad_test: %d problems (%d refused), %d with splits, %d with copies of less than 16 "
+      "gemm_wgrad_test: %d problems (%d refused), %d with slots, %d with clusters, %d with copies "
+      "of less than 16 "
       "bytes, %d with 256 columns\n",
-      count.problems, count.refused, count.splits, count.vectors, count.wide);
+      count.problems, count.refused, count.splits, count.clusters, count.vectors, count.wide);
 }
 
 }  // namespace

@@ -11,6 +11,9 @@
 // apart. The rows of a tile are dealt to lanes in pairs of neighbouring kx, which one load brings
 // and one store takes.
 //
+// Blocks that share the pixels of the same weights are a cluster, up to eight of them, and add
+// their sums in shared memory.
+//
 // Pixels behind the last one are zeros on both sides. Rows and columns that do not exist hold
 // anything: no sum but their own meets them, and that is not stored.
 #ifndef TRANSCONV_CUDA_KERNELS_SM90_GEMM_WGRAD_CUH_
@@ -19,7 +22,9 @@
 #include <cstdint>
 
 #include "core/gemm_wgrad_plan.h"
+#include "cuda/kernels/cluster_parts.cuh"
 #include "cuda/kernels/sm90_gemm_wgrad_params.cuh"
+#include "cuda/primitives/cluster.cuh"
 #include "cuda/primitives/ptx.cuh"
 #include "cuda/primitives/shared_memory.cuh"
 #include "cuda/primitives/tf32.cuh"
@@ -172,6 +177,11 @@ struct Consumer {
     }
     wgmma::Wait<0>();
     wgmma::Pin(sum);
+    if (p.cluster > 1) {
+      ptx::NamedBarrier<1, kConsumers>();  // nobody reads a stage any more
+      AddClusterParts<kConsumers>(reinterpret_cast<float (&)[1][N / 2]>(sum), stages,
+                                  32 * warp + lane, p.cluster);
+    }
     if (p.slots != nullptr) {
       Store(sum, p.slots + work.split * p.weights, true);
     } else {
@@ -184,7 +194,8 @@ struct Consumer {
   __device__ __forceinline__ void Stage(float (&sum)[N / 2], const Fragments& own, Fragments& next,
                                         int s, Place<kStages>& place) const {
     const uint32_t x = stages + place.slot * Tile::Bytes(N);
-    const uint64_t b = wgmma::SwizzledDescriptor() | (x >> 4);
+    // In a cluster, shared addresses have the block's rank above the 18 bits of a descriptor's.
+    const uint64_t b = wgmma::SwizzledDescriptor() | (x & 0x3ffff) >> 4;
     if constexpr (kElement == 4) {
       ptx::BarrierWait(ptx::SharedAddress(&control.rounded[place.slot]), place.parity);
     }
@@ -196,8 +207,7 @@ struct Consumer {
     wgmma::Commit();
     wgmma::Wait<1>();
     const int before = place.slot == 0 ? kStages - 1 : place.slot - 1;
-    __syncwarp();  // all lanes have gathered the fragments of that stage
-    if (s > 0 && lane == 0) ptx::BarrierArrive(ptx::SharedAddress(&control.empty[before]));
+    if (s > 0) ptx::BarrierArrive(ptx::SharedAddress(&control.empty[before]));
     place.Next();
     if (s + 1 < work.count) {
       Take(place);
@@ -268,6 +278,8 @@ struct Consumer {
     }
   }
 
+  static constexpr int kSixteens = N / 16;  // of columns, in which blocks of a cluster share
+
   // To [channel of x][row], in pairs of rows where `pairs` allows it.
   template <typename Out>
   __device__ __forceinline__ void Store(const float (&sum)[N / 2], Out* to, bool pairs) const {
@@ -278,8 +290,11 @@ struct Consumer {
     const int channels = p.in_per_group - work.column - lane % 4 * 2;
     Out* const own =
         to + (work.group * int64_t{p.in_per_group} + work.column + lane % 4 * 2) * p.rows + row;
+    const int rank = p.cluster > 1 ? static_cast<int>(cluster::Rank()) : 0;
+    const int begin = rank * kSixteens / p.cluster, end = (rank + 1) * kSixteens / p.cluster;
 #pragma unroll
     for (int j = 0; j < N / 8; ++j) {
+      if (j / 2 < begin || j / 2 >= end) continue;
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         if (8 * j + e >= channels) continue;
@@ -315,7 +330,7 @@ __global__ void __launch_bounds__(kThreads, 1) GemmWgradKernel(const __grid_cons
     for (int i = 0; i < Tile::Stages(N); ++i) {
       ptx::BarrierInit(ptx::SharedAddress(&control.full[i]), kProducers);
       ptx::BarrierInit(ptx::SharedAddress(&control.rounded[i]), kConsumerWarps);
-      ptx::BarrierInit(ptx::SharedAddress(&control.empty[i]), kConsumerWarps);
+      ptx::BarrierInit(ptx::SharedAddress(&control.empty[i]), kConsumers);
     }
     ptx::BarrierInitFence();
   }
@@ -329,10 +344,15 @@ __global__ void __launch_bounds__(kThreads, 1) GemmWgradKernel(const __grid_cons
   if (warp < kProducerWarps) {
     ptx::RegistersDown<kProducerRegisters>();
     Producer<T, KW, N>{p, control, work, stages, thread}.Run();
+    __syncwarp();
+    if (p.cluster > 1) cluster::Sync();  // as the consumers, when they add
   } else {
     ptx::RegistersUp<kConsumerRegisters>();
     Consumer<T, KW, N>{p, control, work, stages, warp - kProducerWarps, thread % 32}.Run();
   }
+  // No block may go while another reads its shared memory.
+  __syncwarp();
+  if (p.cluster > 1) cluster::Sync();
 }
 
 }  // namespace transconv::cuda::sm90_gemm_wgrad

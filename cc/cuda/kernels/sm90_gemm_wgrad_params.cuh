@@ -29,6 +29,7 @@ struct Params {
   int in_per_group, out_per_group;
   int rows, lines;  // of a group
   int stages, per_split, blocks;
+  int cluster;              // blocks that add their sums
   int x_vector, dy_vector;  // bytes of one copy
   bool pairs;               // dw may be written in pairs
 };
@@ -55,6 +56,7 @@ inline Params MakeParams(const Problem& q, const GemmWgradPlan& plan, int elemen
   p.stages = static_cast<int>(plan.stages);
   p.per_split = static_cast<int>(plan.per_split);
   p.blocks = static_cast<int>(plan.blocks);
+  p.cluster = static_cast<int>(plan.cluster());
   p.x_vector = plan.x_vector;
   p.dy_vector = plan.dy_vector;
   return p;
@@ -78,8 +80,13 @@ struct Work {
   int group, row, column;   // the first row and column in their group
   __device__ __forceinline__ Work(const Params& p, int columns) {
     int block = static_cast<int>(blockIdx.x);
-    split = block / p.blocks;
-    block -= split * p.blocks;
+    if (p.cluster > 1) {
+      split = block % p.cluster;
+      block /= p.cluster;
+    } else {
+      split = block / p.blocks;
+      block -= split * p.blocks;
+    }
     row = p.by_rows.Split(block) * Tile::kRows;
     column = p.by_columns.Split(block) * columns;
     group = block;

@@ -258,11 +258,10 @@ struct Consumer {
     }
     wgmma::Commit();
   }
-  // The stage before s: its products have ended, and all lanes have gathered their fragments.
+  // The stage before s: its products have ended, and the lane has gathered its fragments.
   __device__ __forceinline__ void GiveBack(int s, const Place& place) const {
     const int before = place.slot == 0 ? p.ring - 1 : place.slot - 1;
-    __syncwarp();
-    if (s > 0 && lane == 0) ptx::BarrierArrive(ptx::SharedAddress(&control.empty[before]));
+    if (s > 0) ptx::BarrierArrive(ptx::SharedAddress(&control.empty[before]));
   }
 
   // Waits for a stage's copies. Each consumer then rounds its part of x, which no product may read
@@ -339,7 +338,7 @@ __global__ void __launch_bounds__(kThreads, 1) LinesWgradKernel(const __grid_con
     for (int i = 0; i < p.ring; ++i) {
       ptx::BarrierInit(ptx::SharedAddress(&control.full[i]), kProducers);
       ptx::BarrierInit(ptx::SharedAddress(&control.rounded[i]), kConsumerWarps);
-      ptx::BarrierInit(ptx::SharedAddress(&control.empty[i]), kConsumerWarps);
+      ptx::BarrierInit(ptx::SharedAddress(&control.empty[i]), kConsumers);
     }
     ptx::BarrierInitFence();
   }

@@ -17,7 +17,7 @@ const char* Make(const Problem& q, Pass pass, DType dtype, GemmWgradPlan* plan) 
 constexpr auto Plan = PlanOf<GemmWgradPlan, Make>;
 
 int64_t SlotBytes(const Problem& q, const GemmWgradPlan& plan) {
-  if (plan.splits == 1) return 0;
+  if (!plan.has_slots()) return 0;
   return CeilDiv(4 * plan.splits * q.in_channels * plan.rows, 256) * 256;
 }
 

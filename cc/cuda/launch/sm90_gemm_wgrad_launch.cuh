@@ -8,6 +8,7 @@
 #include "core/gemm_wgrad_plan.h"
 #include "cuda/call.h"
 #include "cuda/kernels/sm90_gemm_wgrad.cuh"
+#include "cuda/launch/launch_behind.h"
 #include "cuda/launch/sm90_limits.h"
 #include "cuda/primitives/sum_splits.cuh"
 
@@ -20,7 +21,7 @@ cudaError_t LaunchKernel(const Call& call, const GemmWgradPlan& plan) {
   Params p = MakeParams(call.problem, plan, sizeof(T));
   p.x = static_cast<const char*>(call.x);
   p.dy = static_cast<const char*>(call.y);
-  p.slots = plan.splits > 1 ? static_cast<float*>(call.workspace) : nullptr;
+  p.slots = plan.has_slots() ? static_cast<float*>(call.workspace) : nullptr;
   p.dw = call.w;
   p.pairs = Aligned(call.w, 2 * sizeof(T)) == 2 * sizeof(T);
   p.x_vector = Aligned(call.x, p.x_vector);
@@ -31,9 +32,9 @@ cudaError_t LaunchKernel(const Call& call, const GemmWgradPlan& plan) {
   cudaError_t status =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (status != cudaSuccess) return status;
-  kernel<<<static_cast<unsigned>(plan.blocks * plan.splits), kThreads, kBytes, call.stream>>>(p);
-  status = cudaGetLastError();
-  if (status != cudaSuccess || plan.splits == 1) return status;
+  status = LaunchCluster(kernel, static_cast<unsigned>(plan.blocks * plan.splits), kThreads, kBytes,
+                         call.stream, p, static_cast<unsigned>(p.cluster));
+  if (status != cudaSuccess || !plan.has_slots()) return status;
   return LaunchSumSplits<T>(p.slots, call.w, p.weights, plan.splits, call.stream);
 }
 
