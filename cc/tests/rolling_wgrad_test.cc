@@ -108,7 +108,7 @@ void Check(const Problem& q, int shares, int spread, size_t x_shift, size_t dy_s
   transconv::cuda::SumParams s = rolling::SumParamsOf(q, g);
   s.slots = p.slots;
   s.dw = dw.data();
-  emulation::LaunchSm90(rolling::SumBlocks(q, s), transconv::cuda::kSumThreads, 0,
+  emulation::LaunchSm90(s.blocks, transconv::cuda::kSumThreads, 0,
                         [&] { transconv::cuda::SumSlotsKernel<T>(s); });
 
   std::vector<double> want(weights, 0.0), typical(weights, 0.0);

@@ -3,10 +3,12 @@
 //
 // A slot holds 64 x 64 sums of one tap in the order of the matrix instruction's registers. A block
 // takes 16 input and 8 output channels for up to kSumTaps taps, so that what it writes is
-// contiguous; warps share its taps or, of few taps, the splits.
+// contiguous. Of few channels blocks have fewer taps each, as slots are read faster by all
+// multiprocessors than by some. Warps share a block's taps and, of few taps, the splits.
 #ifndef TRANSCONV_CUDA_KERNELS_SUM_SLOTS_CUH_
 #define TRANSCONV_CUDA_KERNELS_SUM_SLOTS_CUH_
 
+#include <algorithm>
 #include <cstdint>
 
 #include "core/wgrad_plan.h"
@@ -19,7 +21,8 @@ struct SumParams {
   void* dw;  // (in_channels, out_channels / groups, kh, kw)
   int in_per_group, out_per_group, in_blocks, out_blocks, passes, splits;
   WgradForm form;
-  int taps;
+  int taps, block_taps, tap_blocks;
+  unsigned blocks;
   // Whether the last eight channels of a ragged count are the last chunk (core/rolling_plan.h).
   bool moved_back;
   int64_t count;                   // float4 of one split
@@ -27,10 +30,20 @@ struct SumParams {
 };
 
 constexpr int kSumThreads = 512, kSumWarps = kSumThreads / 32;
-constexpr int kSumTaps = 16;      // that a block holds at a time
+constexpr int kSumTaps = 16;      // of a block, at most
 constexpr int kSumShared = 64;    // sums of a warp in shared memory
 constexpr int kSumChain = 16;     // splits that a warp should add one after the other
 constexpr int kSumParts = 8 * 4;  // blocks of one slot
+constexpr int kSumBlocks = 264;   // that read as fast as a large card does
+
+// Deals the taps of `slots` slots of channels to blocks.
+inline void DealSums(int64_t slots, SumParams* p) {
+  const int64_t units = slots * kSumParts;
+  const int64_t wanted = std::clamp<int64_t>((kSumBlocks + units - 1) / units, 1, p->taps);
+  p->block_taps = std::min(static_cast<int>((p->taps + wanted - 1) / wanted), kSumTaps);
+  p->tap_blocks = (p->taps + p->block_taps - 1) / p->block_taps;
+  p->blocks = static_cast<unsigned>(units * p->tap_blocks);
+}
 
 template <typename T>
 __global__ void __launch_bounds__(kSumThreads) SumSlotsKernel(const __grid_constant__ SumParams p) {
@@ -39,6 +52,8 @@ __global__ void __launch_bounds__(kSumThreads) SumSlotsKernel(const __grid_const
   int unit = static_cast<int>(blockIdx.x);
   const int rows = unit % 4, columns = unit / 4 % 8;
   unit /= kSumParts;
+  const int first_tap = unit % p.tap_blocks * p.block_taps;
+  unit /= p.tap_blocks;
   const int half = unit % p.form.halves;
   unit /= p.form.halves;
   const int out_block = unit % p.out_blocks;
@@ -48,59 +63,57 @@ __global__ void __launch_bounds__(kSumThreads) SumSlotsKernel(const __grid_const
   const int first_out = out_block * 64 + 8 * columns;
   if (first_in >= p.in_per_group || first_out >= p.out_per_group) return;
 
-  for (int first_tap = 0; first_tap < p.taps; first_tap += kSumTaps) {
-    const int taps = min(p.taps - first_tap, kSumTaps);
-    // Of the splits.
-    const int parts = min((p.splits + kSumChain - 1) / kSumChain, kSumShared / taps);
-    for (int i = warp; i < taps * parts; i += kSumWarps) {
-      const int tap = i / parts, part = i - tap * parts;
-      const int place = p.place[first_tap + tap];
-      const int slot = place % p.form.slots, lane_of_taps = place / p.form.slots;
-      const int tap_group = lane_of_taps % p.form.tap_groups();
-      const int pass = lane_of_taps / p.form.tap_groups();
-      const int warpgroup = tap_group + half;  // halves have the same taps
-      const int64_t tile =
-          (static_cast<int64_t>(unit * p.passes + pass) * p.form.warpgroups + warpgroup) *
-              p.form.slots +
-          slot;
-      const int begin = part * p.splits / parts, end = (part + 1) * p.splits / parts;
-      const float4* at = reinterpret_cast<const float4*>(p.slots) + begin * p.count +
-                         (tile * 8 + columns) * 128 + 32 * rows + lane;
-      float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
+  const int taps = min(p.taps - first_tap, p.block_taps);
+  // Of the splits.
+  const int chains = max((p.splits + kSumChain - 1) / kSumChain, min(kSumWarps / taps, p.splits));
+  const int parts = min(chains, kSumShared / taps);
+  for (int i = warp; i < taps * parts; i += kSumWarps) {
+    const int tap = i / parts, part = i - tap * parts;
+    const int place = p.place[first_tap + tap];
+    const int slot = place % p.form.slots, lane_of_taps = place / p.form.slots;
+    const int tap_group = lane_of_taps % p.form.tap_groups();
+    const int pass = lane_of_taps / p.form.tap_groups();
+    const int warpgroup = tap_group + half;  // halves have the same taps
+    const int64_t tile =
+        (static_cast<int64_t>(unit * p.passes + pass) * p.form.warpgroups + warpgroup) *
+            p.form.slots +
+        slot;
+    const int begin = part * p.splits / parts, end = (part + 1) * p.splits / parts;
+    const float4* at = reinterpret_cast<const float4*>(p.slots) + begin * p.count +
+                       (tile * 8 + columns) * 128 + 32 * rows + lane;
+    float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
 #pragma unroll 8
-      for (int s = begin; s < end; ++s, at += p.count) {
-        const float4 v = *at;
-        sum.x += v.x;
-        sum.y += v.y;
-        sum.z += v.z;
-        sum.w += v.w;
-      }
-      sums[i][lane] = sum;
+    for (int s = begin; s < end; ++s, at += p.count) {
+      const float4 v = *at;
+      sum.x += v.x;
+      sum.y += v.y;
+      sum.z += v.z;
+      sum.w += v.w;
     }
-    __syncthreads();
-    for (int i = threadIdx.x; i < 16 * 8 * taps; i += kSumThreads) {
-      const int tap = i % taps, out = i / taps % 8, in = i / taps / 8;
-      const int from = 4 * (in % 8) + out / 2, element = 2 * (in / 8) + out % 2;
-      float sum = 0.f;
-      for (int part = 0; part < parts; ++part) {
-        sum += reinterpret_cast<const float*>(&sums[tap * parts + part][from])[element];
-      }
-      const int in_chunk = first_in + in / 8 * 8;
-      int to_in = in_chunk, to_out = first_out;
-      if (p.moved_back) {
-        to_in = min(to_in, p.in_per_group - 8);
-        to_out = min(to_out, p.out_per_group - 8);
-      }
-      to_in += in % 8;
-      to_out += out;
-      if (to_in >= in_chunk && to_out >= first_out && to_in < p.in_per_group &&
-          to_out < p.out_per_group) {
-        const int64_t weight =
-            (static_cast<int64_t>(group) * p.in_per_group + to_in) * p.out_per_group + to_out;
-        static_cast<T*>(p.dw)[weight * p.taps + first_tap + tap] = Round<T>(sum);
-      }
+    sums[i][lane] = sum;
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < 16 * 8 * taps; i += kSumThreads) {
+    const int tap = i % taps, out = i / taps % 8, in = i / taps / 8;
+    const int from = 4 * (in % 8) + out / 2, element = 2 * (in / 8) + out % 2;
+    float sum = 0.f;
+    for (int part = 0; part < parts; ++part) {
+      sum += reinterpret_cast<const float*>(&sums[tap * parts + part][from])[element];
     }
-    __syncthreads();
+    const int in_chunk = first_in + in / 8 * 8;
+    int to_in = in_chunk, to_out = first_out;
+    if (p.moved_back) {
+      to_in = min(to_in, p.in_per_group - 8);
+      to_out = min(to_out, p.out_per_group - 8);
+    }
+    to_in += in % 8;
+    to_out += out;
+    if (to_in >= in_chunk && to_out >= first_out && to_in < p.in_per_group &&
+        to_out < p.out_per_group) {
+      const int64_t weight =
+          (static_cast<int64_t>(group) * p.in_per_group + to_in) * p.out_per_group + to_out;
+      static_cast<T*>(p.dw)[weight * p.taps + first_tap + tap] = Round<T>(sum);
+    }
   }
 }
 

@@ -312,10 +312,9 @@ cudaError_t LaunchKernel(const Call& call, const Programme& g) {
     const int tap = g.plan.tap[i];
     if (tap >= 0) s.place[g.plan.tile.tap_kernel[tap]] = static_cast<int16_t>(i);
   }
-  const int64_t blocks =
-      q.groups * g.in_blocks * g.out_blocks * int64_t{g.plan.form.halves * kSumParts};
+  DealSums(q.groups * g.in_blocks * g.out_blocks * int64_t{g.plan.form.halves}, &s);
   // Not early: measured, blocks that wait beside the last matrix blocks cost more than a launch.
-  SumSlotsKernel<T><<<static_cast<unsigned>(blocks), kSumThreads, 0, call.stream>>>(s);
+  SumSlotsKernel<T><<<s.blocks, kSumThreads, 0, call.stream>>>(s);
   return cudaGetLastError();
 }
 

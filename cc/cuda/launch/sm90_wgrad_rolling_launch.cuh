@@ -28,7 +28,7 @@ cudaError_t LaunchSum(const Call& call, const Programme& g) {
   SumParams s = SumParamsOf(call.problem, g);
   s.slots = static_cast<const float*>(call.workspace);
   s.dw = call.w;
-  SumSlotsKernel<T><<<SumBlocks(call.problem, s), kSumThreads, 0, call.stream>>>(s);
+  SumSlotsKernel<T><<<s.blocks, kSumThreads, 0, call.stream>>>(s);
   return cudaGetLastError();
 }
 

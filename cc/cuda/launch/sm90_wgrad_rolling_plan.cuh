@@ -138,10 +138,8 @@ inline SumParams SumParamsOf(const Problem& q, const Programme& g) {
       }
     }
   }
+  DealSums(q.groups * s.in_blocks * s.out_blocks, &s);
   return s;
-}
-inline unsigned SumBlocks(const Problem& q, const SumParams& s) {
-  return static_cast<unsigned>(q.groups * s.in_blocks * s.out_blocks * kSumParts);
 }
 
 }  // namespace transconv::cuda::sm90_wgrad_rolling

@@ -14,6 +14,34 @@ namespace transconv::cuda {
 
 constexpr int kSumSplitsThreads = 256;
 
+// Four neighbouring entries a thread, where a result has so many that they fill a card all the
+// same.
+template <typename T>
+__global__ void __launch_bounds__(kSumSplitsThreads)
+    SumSplitsOfFoursKernel(const float4* __restrict__ partial, T* __restrict__ result,
+                           int64_t fours, int64_t splits) {
+  struct alignas(4 * sizeof(T)) Four {
+    T value[4];
+  };
+  const int64_t i = int64_t{blockIdx.x} * kSumSplitsThreads + threadIdx.x;
+  if (i >= fours) return;
+  float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
+#pragma unroll 4
+  for (int64_t s = 0; s < splits; ++s) {
+    const float4 v = partial[s * fours + i];
+    sum.x += v.x;
+    sum.y += v.y;
+    sum.z += v.z;
+    sum.w += v.w;
+  }
+  Four all;
+  Store(&all.value[0], sum.x);
+  Store(&all.value[1], sum.y);
+  Store(&all.value[2], sum.z);
+  Store(&all.value[3], sum.w);
+  reinterpret_cast<Four*>(result)[i] = all;
+}
+
 // `partial` is [split][entry]. Each of PARTS groups of a block's threads sums some of the splits.
 template <typename T, int PARTS>
 __global__ void __launch_bounds__(kSumSplitsThreads)
@@ -49,7 +77,20 @@ cudaError_t LaunchSumSplits(const typename Accumulator<T>::type* partial, void* 
                             int64_t size, int64_t splits, cudaStream_t stream) {
   constexpr int64_t kMany = 1 << 17, kFew = 1 << 12;  // entries that fill a card, or leave it empty
   constexpr int64_t kManySplits = 64;
+  constexpr int64_t kMost = int64_t{1} << 40;  // that blocks can be counted
   T* const to = static_cast<T*>(result);
+  if constexpr (sizeof(T) < sizeof(double)) {
+    const bool vectors =
+        size % 4 == 0 && reinterpret_cast<uintptr_t>(result) % (4 * sizeof(T)) == 0;
+    if (vectors && size >= 4 * kMany && size <= kMost) {
+      const int64_t fours = size / 4;
+      const auto blocks =
+          static_cast<unsigned>((fours + kSumSplitsThreads - 1) / kSumSplitsThreads);
+      SumSplitsOfFoursKernel<T><<<blocks, kSumSplitsThreads, 0, stream>>>(
+          reinterpret_cast<const float4*>(partial), to, fours, splits);
+      return cudaGetLastError();
+    }
+  }
   const auto blocks = [size](int parts) {
     const int64_t width = kSumSplitsThreads / parts;
     return static_cast<unsigned>(std::clamp<int64_t>((size + width - 1) / width, 1, 1 << 20));
