@@ -36,6 +36,12 @@ constexpr int kLinesPlaces = 2048;  // copies of a channel's window
 constexpr int kLinesCopiers = 96;   // threads
 constexpr int kLinesCell = 16;      // bytes of a quad of one column
 constexpr int kLinesControlBytes = 12288;
+// Of sixteen columns' results, which a warp orders by their places in the target: sixteen rows with
+// gaps, so that neighbouring lanes meet in different banks. Eight warps.
+constexpr int kLinesOrderPitch = 20;
+constexpr int kLinesOrderBytes = 16 * kLinesOrderPitch * 4;
+constexpr int kLinesMostOrdered = 6;  // columns of a place
+constexpr int kLinesWarps = kLinesRows / 16;
 constexpr int kLinesNothing = -1;  // the offset of a quad that fills up a piece
 
 // Four neighbouring elements of a slab's sum.
@@ -74,6 +80,7 @@ struct LinesPlan {
   bool along_taps = false;  // quads are neighbouring taps
   int instruction = 0;      // columns of an instruction
   int splits = 1;           // blocks that share a tile's slabs
+  bool ordered = false;  // results pass through shared memory, to leave as they lie in the target
   int line_stages = 0, weight_stages = 0;
   int phases = 0;
   int quads = 0;
@@ -92,9 +99,9 @@ struct LinesPlan {
     for (int i = 0; i < phases; ++i) n += int64_t{row_tiles} * phase[i].column_tiles;
     return n;
   }
-  int shared_bytes() const {
-    return kLinesControlBytes + line_stages * line_bytes() + weight_stages * piece_bytes();
-  }
+  int order_bytes() const { return ordered ? kLinesWarps * kLinesOrderBytes : 0; }
+  int stages_bytes() const { return line_stages * line_bytes() + weight_stages * piece_bytes(); }
+  int shared_bytes() const { return kLinesControlBytes + order_bytes() + stages_bytes(); }
 };
 
 namespace lines {
@@ -147,6 +154,15 @@ struct Residues {
   bool Same(size_t i) const {
     const Offsets &a = columns[i - 1], &b = columns[i];
     return dense && a.lo == b.lo && a.hi == b.hi && a.count == b.count;
+  }
+  // Whether all columns of a place are one run of the target that no vector of two divides: stored
+  // from the registers, each result would be a write of its own.
+  bool Ordered(const Axis& w) const {
+    for (size_t i = 1; i < columns.size(); ++i) {
+      if (!Same(i)) return false;
+    }
+    return columns.size() > 1 && columns.size() <= kLinesMostOrdered && !halves &&
+           (w.stride % 2 != 0 || w.out % 2 != 0);
   }
   bool Complete() const {
     const auto has = [](const Offsets& o) { return o.count > 0; };
@@ -281,7 +297,7 @@ inline bool SetPhases(const Problem& q, bool forward, const Residues& of, LinesP
 
 // How many stages there is room for: of lines two to four, of weights the rest.
 inline bool SetStages(LinesPlan* plan) {
-  const int room = kSharedBytes - kLinesControlBytes;
+  const int room = kSharedBytes - kLinesControlBytes - plan->order_bytes();
   int pieces = 0;
   for (int i = 0; i < plan->phases; ++i) pieces = std::max(pieces, plan->phase[i].pieces);
   for (int stages = pieces >= 4 ? 2 : 4; stages >= 2; --stages) {
@@ -297,7 +313,7 @@ inline bool SetStages(LinesPlan* plan) {
 // Whether the sums of a tile have room where its stages were.
 inline bool HasRoomForParts(const LinesPlan& g) {
   const int sums = kLinesRows * g.instruction * g.phase[0].halves * 4;
-  return g.shared_bytes() - kLinesControlBytes >= sums;
+  return g.stages_bytes() >= sums;
 }
 
 // Cycles of the busiest multiprocessor, fitted to 2108 programmes of 57 passes
@@ -386,6 +402,7 @@ void ForEachPlan(const Problem& q, bool forward, int multiprocessors, int vector
         CeilDiv(q.batch, g.tile_n) * CeilDiv(g.grid_h, g.tile_h) * CeilDiv(g.grid_w, g.tile_w);
     if (row_tiles > std::numeric_limits<int32_t>::max() / 2) continue;
     g.row_tiles = static_cast<int>(row_tiles);
+    g.ordered = of.Ordered(q.w) && g.tile_w >= 16;  // a warp's places are one run
     for (g.slab_channels = g.along_taps ? 2 : 4; g.slab_channels <= 32; g.slab_channels *= 2) {
       g.slabs = static_cast<int>(CeilDiv(channels, g.slab_channels));
       for (g.steps = 3; g.steps <= 4; ++g.steps) {

@@ -80,7 +80,7 @@ struct Count {
   int problems = 0, refused = 0;
   int columns[3] = {}, vectors[3] = {}, stores[3] = {}, steps[2] = {}, halves[2] = {};
   int splits = 0, turns = 0, rounds = 0, along = 0, images = 0, swapped = 0, phases = 0;
-  int traded = 0;
+  int traded = 0, ordered = 0;
 };
 
 void Check(const Problem& q, Pass pass, const How& how, std::mt19937* random, Count* count) {
@@ -185,6 +185,7 @@ void Check(const Problem& q, Pass pass, const How& how, std::mt19937* random, Co
   count->swapped += plan.phase[0].first_half;
   count->phases += plan.phases > 2;
   count->traded += store == 4 && plan.phase[0].halves == 2;
+  count->ordered += plan.ordered;
 }
 
 void CheckProblems(int most) {
@@ -216,11 +217,18 @@ void CheckProblems(int most) {
     const int64_t in = 4 * pick(1, 8);
     return pick(0, 1) == 0 ? Axis{in, 8 * in, 16, 8, 1, 4} : Axis{in, 12 * in, 24, 12, 1, 4};
   };
+  // All residues alike, of odd strides.
+  const auto runs = [&] {
+    const int64_t stride = 2 * pick(1, 2) + 1, in = pick(9, 40), taps = pick(1, 2);
+    const int64_t out = stride * in + pick(-3, 3);
+    return Axis{in, out, stride * taps, stride, 1, stride * pick(-1, 1)};
+  };
   Count count;
   for (int i = 0; i < most; ++i) {
     const Pass pass = pick(0, 1) == 0 ? Pass::kForward : Pass::kGradInput;
-    const bool one = pick(0, 3) == 0;
-    const Axis h = axis(one), w = one && pick(0, 1) == 0 ? far() : axis(false);
+    const bool one = pick(0, 2) == 0;
+    const int kind = one ? pick(0, 4) : 0;
+    const Axis h = axis(one), w = kind > 2 ? runs() : kind > 0 ? far() : axis(false);
     const int in = pick(1, i % 5 == 2 ? 150 : 40), out = pick(1, i % 5 == 3 ? 150 : 40);
     const Problem q = definition::MakeProblem(pick(1, 3), 1, in, out, h, w);
     How how;
@@ -238,18 +246,18 @@ void CheckProblems(int most) {
       "copies of 4, 8 and 16 bytes; %d %d with three and four steps; %d %d %d stored by one, two "
       "and four; %d %d of one and two halves, %d with the second first; %d with splits, %d with "
       "tiles in turns, %d with more than its stages, %d along taps, %d of several images, %d of "
-      "many phases, %d with halves traded\n",
+      "many phases, %d with halves traded, %d ordered\n",
       count.problems, count.refused, count.columns[0], count.columns[1], count.columns[2],
       count.vectors[0], count.vectors[1], count.vectors[2], count.steps[0], count.steps[1],
       count.stores[0], count.stores[1], count.stores[2], count.halves[0], count.halves[1],
       count.swapped, count.splits, count.turns, count.rounds, count.along, count.images,
-      count.phases, count.traded);
+      count.phases, count.traded, count.ordered);
   const int cases[] = {count.columns[0], count.columns[1], count.columns[2], count.vectors[0],
                        count.vectors[1], count.vectors[2], count.stores[0],  count.stores[1],
                        count.stores[2],  count.steps[0],   count.steps[1],   count.halves[0],
                        count.halves[1],  count.swapped,    count.splits,     count.turns,
                        count.rounds,     count.along,      count.images,     count.phases,
-                       count.traded};
+                       count.traded,     count.ordered};
   if (most >= 100 && *std::min_element(std::begin(cases), std::end(cases)) == 0) {
     Fail({}, "a case is not met");
   }

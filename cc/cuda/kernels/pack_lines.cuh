@@ -29,6 +29,7 @@ struct PackLinesParams {
   int column_stride, channel_stride;  // elements
   int slab_channels, slabs, instruction, blocks_a_piece;
   bool along_taps, fours;
+  bool vectors;  // a quad's weights are neighbours, and aligned
   int phases;
   Phase phase[kLinesPhases];
   LinesQuad quad[kLinesQuads];
@@ -60,9 +61,23 @@ __global__ void __launch_bounds__(kPackLinesThreads)
 #pragma unroll
   for (int k = 0; k < kQuads; ++k) {
     const LinesQuad quad = p.quad[phase.first_quad + piece * kQuads + k];
+    const int first = slab * p.slab_channels + quad.channel;
+    if (p.vectors) {
+      const bool inside =
+          column < phase.columns && quad.offset != kLinesNothing && first < p.channels;
+      const float4 four =
+          inside ? *reinterpret_cast<const float4*>(
+                       from + (static_cast<int64_t>(first) * p.channel_stride + quad.tap))
+                 : make_float4(0.f, 0.f, 0.f, 0.f);
+      values[k][0] = four.x;
+      values[k][1] = four.y;
+      values[k][2] = four.z;
+      values[k][3] = four.w;
+      continue;
+    }
 #pragma unroll
     for (int t = 0; t < 4; ++t) {
-      const int summed = slab * p.slab_channels + quad.channel + t * next_channel;
+      const int summed = first + t * next_channel;
       const bool inside =
           column < phase.columns && quad.offset != kLinesNothing && summed < p.channels;
       values[k][t] =

@@ -6,7 +6,8 @@
 //                  registers, round it to TF32, and multiply it by all columns of an instruction
 //
 // So every pixel is stored to shared memory once, whatever taps read it. Results leave straight
-// from the registers. Where tiles are few, a tile's sum is cut between the blocks of a cluster;
+// from the registers, but for strides that no vector of two divides: there a warp orders them
+// first. Where tiles are few, a tile's sum is cut between the blocks of a cluster;
 // then each of them adds all parts of its own columns in their order, which makes results the same
 // in every run whose tensors start alike.
 #ifndef TRANSCONV_CUDA_KERNELS_SM90_LINES_CUH_
@@ -61,6 +62,7 @@ struct Kernel {
   const LinesParams& p;
   Control& control;
   const ClusterWork work;
+  float* const order;             // of the warps' results
   const uint32_t lines, weights;  // shared addresses of their stages
 
   __device__ static uint32_t At(const uint64_t& barrier) { return ptx::SharedAddress(&barrier); }
@@ -327,6 +329,10 @@ struct Kernel {
     const Phase& phase = p.phase[tile.phase];
     const int rank = p.splits > 1 ? static_cast<int>(cluster::Rank()) : 0;
     const int begin = rank * kSixteens / p.splits, end = (rank + 1) * kSixteens / p.splits;
+    if (HALVES == 1 && p.ordered) {
+      StoreOrdered(sum[0], tile, row - lane / 4, lane, begin, end);
+      return;
+    }
     const int quad = lane % 4;
     float* place[2];
     int room[2];  // columns of the target from the place's own on; none where it does not exist
@@ -365,6 +371,69 @@ struct Kernel {
             if (offset.y != kNoColumn) {
               StoreOne(place[r] + offset.y, room[r] - static_cast<int>(reach.y), b);
             }
+          }
+        }
+      }
+    }
+  }
+
+  // All that sixteen places have of one channel lies side by side in the target. A warp, whose
+  // first place is `first`, goes through sixteen columns at a time.
+  __device__ __forceinline__ void StoreOrdered(const float (&sum)[N / 2], const Tile& tile,
+                                               int first, int lane, int begin, int end) const {
+    constexpr int kPlaces = 16, kColumns = 16;
+    constexpr int kRuns = kPlaces * kLinesMostOrdered / 32;  // of a lane's results of a channel
+    float* const own = order + first / kPlaces * (kColumns * kLinesOrderPitch);
+    const Phase& phase = p.phase[tile.phase];
+    const At3 at = PlaceOf(first);
+    const int n = tile.n + at.n, y = (tile.y + at.y) * p.to_step_h + phase.row;
+    const int x = (tile.x + at.x) * p.to_step_w;
+    const bool exists = n < p.batch && y < p.target_h;
+    const int length = exists ? min(kPlaces * p.to_step_w, p.target_w - x) : 0;
+    float* const to = p.target + (exists ? n * p.target_image + (y * p.target_w + x) : 0) + lane;
+    int residue[kRuns];  // beyond all columns where the place does not exist
+    const float* from[kRuns];
+#pragma unroll
+    for (int k = 0; k < kRuns; ++k) {
+      int place = lane + 32 * k;
+      const bool inside = place < length;
+      residue[k] = p.by_step.Split(place);
+      from[k] = own + residue[k] * kLinesOrderPitch + place;
+      if (!inside) residue[k] = 2 * kColumns;
+    }
+#pragma unroll
+    for (int j = 0; j < kSixteens; ++j) {
+      if (j < begin || j >= end) continue;
+      __syncwarp();  // what was there has left
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int column = 8 * e + lane % 4 * 2;
+        const float2 bias = *reinterpret_cast<const float2*>(&control.bias[16 * j + column]);
+        float* const at_place = own + column * kLinesOrderPitch + lane / 4;
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          at_place[8 * r] = sum[8 * j + 4 * e + 2 * r] + bias.x;
+          at_place[8 * r + kLinesOrderPitch] = sum[8 * j + 4 * e + 2 * r + 1] + bias.y;
+        }
+      }
+      __syncwarp();
+      int channel = tile.column_tile * N + 16 * j;
+      const int columns = min(phase.columns - channel, kColumns);
+      // The first channel has some of its columns before these.
+      int column = -phase.by_residue.Split(channel);
+      float* run = to + static_cast<int64_t>(channel) * p.target_channel;
+      for (; column < columns; column += p.to_step_w, run += p.target_channel) {
+        float value[kRuns];
+#pragma unroll
+        for (int k = 0; k < kRuns; ++k) {
+          const bool there =
+              static_cast<unsigned>(column + residue[k]) < static_cast<unsigned>(columns);
+          value[k] = there ? from[k][column * kLinesOrderPitch] : 0.f;
+        }
+#pragma unroll
+        for (int k = 0; k < kRuns; ++k) {
+          if (static_cast<unsigned>(column + residue[k]) < static_cast<unsigned>(columns)) {
+            run[32 * k] = value[k];
           }
         }
       }
@@ -462,8 +531,14 @@ __global__ void __launch_bounds__(kThreads, 1) LinesKernel(const __grid_constant
     ptx::BarrierInitFence();
   }
   __syncthreads();
-  const uint32_t first = ptx::SharedAddress(shared) + kLinesControlBytes;
-  const Kernel<N, HALVES, STEPS> kernel{p, control, ClusterWork(p.splits, p.slabs), first,
+  uint8_t* const order = shared + kLinesControlBytes;
+  const uint32_t first =
+      ptx::SharedAddress(order) + (p.ordered ? kLinesWarps * kLinesOrderBytes : 0);
+  const Kernel<N, HALVES, STEPS> kernel{p,
+                                        control,
+                                        ClusterWork(p.splits, p.slabs),
+                                        reinterpret_cast<float*>(order),
+                                        first,
                                         first + p.line_stages * p.line_bytes};
   if (warp < kProducers / 32) {
     ptx::RegistersDown<kProducerRegisters>();

@@ -45,18 +45,21 @@ struct LinesParams {
   int slab_channels, slabs, splits;
   int line_stages, weight_stages, line_bytes;
   int target_h, target_w, to_step_h, to_step_w;
+  Divider by_step;  // to_step_w
   int64_t target_image;
   int target_channel;
-  int store;    // neighbouring columns that are neighbours in the target: 1, 2 or 4
-  int half;     // with two halves: from a residue of the first to that of the second
-  bool joined;  // and behind those that are stored at once come those of the second
-  bool filled;  // no quad is nothing
+  int store;     // neighbouring columns that are neighbours in the target: 1, 2 or 4
+  int half;      // with two halves: from a residue of the first to that of the second
+  bool ordered;  // by way of shared memory, as they lie in the target
+  bool joined;   // and behind those that are stored at once come those of the second
+  bool filled;   // no quad is nothing
   int phases, tiles;
   Phase phase[kLinesPhases];
   int quad[kLinesQuads];  // offsets in bytes, or kLinesNothing
 };
 
-// At the start of shared memory; the stages follow: lines, then weights.
+// At the start of shared memory; where results are ordered their place follows, then the stages:
+// lines, weights.
 struct Control {
   uint64_t lines_full[lines::kMostStages], lines_empty[lines::kMostStages];
   uint64_t weights_full[lines::kMostStages], weights_empty[lines::kMostStages];

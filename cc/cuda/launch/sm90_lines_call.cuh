@@ -47,6 +47,8 @@ inline PackLinesParams PackParamsOf(const Call& call, const LinesPlan& g) {
   p.instruction = g.instruction;
   p.blocks_a_piece = g.instruction / kPackLinesThreads;
   p.along_taps = g.along_taps;
+  // Taps of a row are a multiple of four, all its residues one phase.
+  p.vectors = g.along_taps && Aligned(call.w, 16) == 16;
   p.fours = StoreOf(call, g) == 4;
   p.phases = g.phases;
   int blocks = 0;
@@ -117,9 +119,11 @@ inline LinesParams ParamsOf(const Call& call, const LinesPlan& g) {
   p.target_w = static_cast<int>(forward ? q.w.out : q.w.in);
   p.to_step_h = static_cast<int>(forward ? q.h.stride : 1);
   p.to_step_w = static_cast<int>(forward ? q.w.stride : 1);
+  p.by_step = Divider(p.to_step_w);
   p.target_channel = p.target_h * p.target_w;
   p.target_image = (forward ? q.out_channels : q.in_channels) * p.target_channel;
   p.store = StoreOf(call, g);
+  p.ordered = g.ordered;
   p.half = g.phase[0].residues;
   p.joined = g.phase[0].halves == 2 && p.half == p.store && p.store <= 2 &&
              StoresVectors(call, 2 * p.store);
