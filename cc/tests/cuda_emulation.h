@@ -132,15 +132,13 @@ inline void __syncthreads() {
 }
 
 template <typename T>
-T __shfl_down_sync(unsigned, T value, int step) {
+T __shfl_xor_sync(unsigned, T value, unsigned mask) {
   auto& warp = transconv::emulation::ThisBlock().warps[threadIdx.x / transconv::emulation::kWarp];
-  const int lane = threadIdx.x % transconv::emulation::kWarp;
+  const unsigned lane = threadIdx.x % transconv::emulation::kWarp;
   std::memcpy(&warp.slots[lane], &value, sizeof(T));
   transconv::emulation::Wait(&warp.barrier);
-  T result = value;
-  if (lane + step < transconv::emulation::kWarp) {
-    std::memcpy(&result, &warp.slots[lane + step], sizeof(T));
-  }
+  T result;
+  std::memcpy(&result, &warp.slots[lane ^ mask], sizeof(T));
   transconv::emulation::Wait(&warp.barrier);
   return result;
 }

@@ -202,11 +202,6 @@ T __shfl_sync(unsigned, T v, int lane) {
   return transconv::emulation::OfWarp(
       v, [lane](const auto& all) { return all[static_cast<size_t>(lane)]; });
 }
-template <typename T>
-T __shfl_xor_sync(unsigned, T v, unsigned mask) {
-  const size_t from = (::threadIdx.x % transconv::emulation::kWarp) ^ mask;
-  return transconv::emulation::OfWarp(v, [from](const auto& all) { return all[from]; });
-}
 
 namespace transconv::cuda::ptx {
 

@@ -70,6 +70,19 @@ __device__ __forceinline__ void CopyChannels(A* to, const T* from, int channel, 
   *reinterpret_cast<Channels<A, COUNT>*>(to) = found;
 }
 
+// Positions that a thread loads at a time. float64 has the registers for more than two.
+template <typename A>
+constexpr int LoadsAtOnce(int channels) {
+  return sizeof(A) == 8 && channels == 1 ? 4 : 2;
+}
+
+// Blocks of a multiprocessor, whose loads and products overlap: as many as registers allow.
+template <typename A>
+constexpr int BlocksAtOnce(int rm, int rn) {
+  if (sizeof(A) == 8) return rm * rn == 1 ? 4 : 2;
+  return rm * rn == 16 ? 3 : 4;
+}
+
 template <typename T, typename A, int RM, int RN>
 struct Block {
   const Params& p;
@@ -83,7 +96,7 @@ struct Block {
     const DirectWgradPlan& g = p.plan;
     const int channels = min(p.in_per_group - m, g.m);
     const int count = g.threads_m * g.h.size * g.w.size;
-#pragma unroll 2
+#pragma unroll(LoadsAtOnce<A>(RM))
     for (int i = threadIdx.x; i < count; i += kThreads) {
       int rest = i;
       const int c = p.by_columns.Split(rest), r = p.by_rows.Split(rest);
@@ -98,7 +111,7 @@ struct Block {
     const DirectWgradPlan& g = p.plan;
     const int channels = min(p.out_per_group - n, g.n);
     const int count = g.threads_n * g.h.halo * g.w.halo;
-#pragma unroll 2
+#pragma unroll(LoadsAtOnce<A>(RN))
     for (int i = threadIdx.x; i < count; i += kThreads) {
       int rest = i;
       const int c = p.by_halo_columns.Split(rest), r = p.by_halo_rows.Split(rest);
@@ -137,9 +150,7 @@ struct Block {
 
 // Writes the sums of one split: [split][dw].
 template <typename T, typename A, int RM, int RN>
-__global__ void __launch_bounds__(kThreads, sizeof(A) == 8  ? 2
-                                            : RM * RN == 16 ? 3
-                                                            : 4)
+__global__ void __launch_bounds__(kThreads, BlocksAtOnce<A>(RM, RN))
     WgradKernel(const T* x, const T* dy, A* partial, const __grid_constant__ Params p) {
   const DirectWgradPlan& g = p.plan;
   A* const shared = reinterpret_cast<A*>(SharedMemory());

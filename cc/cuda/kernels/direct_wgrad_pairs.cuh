@@ -22,19 +22,48 @@ struct PairParams {
   Divider by_columns, by_rows, by_out, by_group;
 };
 
+constexpr int PowerOfTwoFrom(int n) {
+  int power = 1;
+  while (power < n) power *= 2;
+  return power;
+}
+
+// Adds up what the lanes of a warp have: every step halves the taps that a lane goes on with, so
+// that N sums take N and a few exchanges, not five each. Returns the sum of tap lane / (32 / N).
+template <int N, int STEP = 16, typename A, int SUMS>
+__device__ __forceinline__ A SumLanes(A (&sum)[SUMS]) {
+  static_assert(N <= 32 && (N & (N - 1)) == 0, "a tap for every 32 / N lanes");
+  if constexpr (N == 1) {
+    A all = sum[0];
+#pragma unroll
+    for (int step = STEP; step > 0; step /= 2) all += __shfl_xor_sync(0xffffffffu, all, step);
+    return all;
+  } else {
+    const bool upper = (threadIdx.x & STEP) != 0;
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i) {
+      const A given = upper ? sum[i] : sum[i + N / 2];
+      const A kept = upper ? sum[i + N / 2] : sum[i];
+      sum[i] = kept + __shfl_xor_sync(0xffffffffu, given, STEP);
+    }
+    return SumLanes<N / 2, STEP / 2>(sum);
+  }
+}
+
 // kTaps: at least as many as there are.
 template <typename T, typename A, int kTaps>
 __global__ void __launch_bounds__(kPairThreads)
     PairsKernel(const T* __restrict__ x, const T* __restrict__ dy, T* __restrict__ dw,
                 const __grid_constant__ PairParams p) {
-  constexpr int kWarps = kPairThreads / 32;
-  __shared__ A sums[kWarps][kTaps];
+  constexpr int kWarps = kPairThreads / 32, kSums = PowerOfTwoFrom(kTaps);
+  constexpr int kLanes = 32 / kSums;  // that have the same tap in the end
+  __shared__ A sums[kWarps][kSums];
   int in = static_cast<int>(blockIdx.x);
   const int out_of_group = p.by_out.Split(in);
   int group = in;
   p.by_group.Split(group);
   const int out = group * p.out_per_group + out_of_group;
-  A sum[kTaps] = {};
+  A sum[kSums] = {};
   for (int i = static_cast<int>(threadIdx.x); i < p.positions; i += kPairThreads) {
     int image = i;
     const int column = p.by_columns.Split(image), row = p.by_rows.Split(image);
@@ -62,13 +91,9 @@ __global__ void __launch_bounds__(kPairThreads)
 #pragma unroll
     for (int t = 0; t < kTaps; ++t) sum[t] += there[t] ? value * found[t] : A{0};
   }
-#pragma unroll
-  for (int t = 0; t < kTaps; ++t) {
-    for (int step = 16; step > 0; step /= 2) {
-      sum[t] += __shfl_down_sync(0xffffffffu, sum[t], step);
-    }
-    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32][t] = sum[t];
-  }
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const A of_tap = SumLanes<kSums>(sum);
+  if (lane % kLanes == 0) sums[threadIdx.x / 32][lane / kLanes] = of_tap;
   __syncthreads();
   const int tap = static_cast<int>(threadIdx.x);
   if (tap >= p.taps) return;
