@@ -209,7 +209,7 @@ def gemm_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     if spec.itemsize == 2 and many >= _MANY_SUMMED:
         return f"a library's 16-bit product of {_MANY_SUMMED} channels is faster"
     image = math.prod(spec.in_size) * spec.itemsize
-    if pass_name == _WEIGHT and many >= _WIDE_MATRIX and image % _VECTOR != 0:
+    if pass_name == _WEIGHT and many > _WIDE_MATRIX and image % _VECTOR != 0:
         return f"images of {image} bytes are copied value by value"
     return None
 
@@ -281,6 +281,7 @@ def lines_lose(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
 _FEWEST_LINE_CHANNELS = 48  # of x, in a weight gradient
 _FEW_LINE_PIXELS = 16
 _MANY_LINE_POSITIONS = 1 << 10
+_FEW_UNSTRIDED = 1 << 13  # positions of a layer without a stride
 _MOST_LINE_PRODUCTS = 1 << 34
 _MOST_DEEP_LINE_PRODUCTS = 7 << 30  # from _MANY_SUMMED channels on
 
@@ -288,10 +289,15 @@ _MOST_DEEP_LINE_PRODUCTS = 7 << 30  # from _MANY_SUMMED channels on
 def lines_wgrad_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     """Where the weight gradient that packs neither image loses to those that do."""
     del pass_name, facts
-    if spec.geometry.groups > 1 or not spec.is_strided:
-        return "groups and layers without a stride have not been measured"
-    if spec.in_channels < _FEWEST_LINE_CHANNELS:
-        return f"fewer than {_FEWEST_LINE_CHANNELS} channels leave its tiles empty"
+    if spec.geometry.groups > 1:
+        return "groups have not been measured"
+    fewest = _FEWEST_LINE_CHANNELS
+    if not spec.is_strided:
+        if spec.batch * math.prod(spec.in_size) > _FEW_UNSTRIDED:
+            return "without a stride other rows read every pixel once, too"
+        fewest = _HALF_TILE
+    if spec.in_channels < fewest:
+        return f"fewer than {fewest} channels leave its tiles empty"
     if spec.in_size[1] % 2 or spec.out_size[1] % 2:
         return "rows of odd width are copied value by value"
     pixels = math.prod(spec.in_size)
@@ -470,6 +476,7 @@ _FEW_STEPS = 1 << 13  # positions times taps
 _FEW_POSITIONS = 1 << 11
 _ONE_LAUNCH_TAPS = 16
 _FEWEST_COLUMNS = 8
+_FEWEST_SUMMED = 32
 _MANY_TAPS = 64
 # Taps from which it beats a library's 16-bit convolution of few channels.
 _FAST_16_BIT = {_FORWARD: 1, _INPUT: 16, _WEIGHT: 16}
@@ -535,7 +542,10 @@ def im2col_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
             return f"up to {_FEW_POSITIONS} positions take two launches, not one"
         return None
     if many < _FEWEST_COLUMNS and pass_name != _WEIGHT:
-        return f"fewer than {_FEWEST_COLUMNS} channels waste its operands"
+        # What an input gradient sums over are taps, too.
+        summed = spec.out_channels * spec.taps if pass_name == _INPUT else 0
+        if spec.itemsize == 2 or summed < _FEWEST_SUMMED:
+            return f"fewer than {_FEWEST_COLUMNS} channels waste its operands"
     if spec.itemsize == 2 and (few > _TINY or not _takes_16_bits(pass_name, spec)):
         return "a library's 16-bit convolution is faster"
     if _small_head(pass_name, spec):

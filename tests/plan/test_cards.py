@@ -290,7 +290,19 @@ MEASURED = {
     ),
     "kernel_is_stride_odd_image": (
         *((1, 512, 37, 37), (512, 512, 2, 2), {"stride": 2}, "float32"),
+        ("cuda:sm90_gemm", "cuda:sm90_gemm", "cuda:sm90_gemm_wgrad"),
+    ),
+    "kernel_is_stride_odd_image_of_many_channels": (
+        *((1, 1024, 37, 37), (1024, 1024, 2, 2), {"stride": 2}, "float32"),
         ("cuda:sm90_gemm", "cuda:sm90_gemm", "xla:filter"),
+    ),
+    "flow_of_two_channels": (
+        *((8, 2, 24, 32), (2, 2, 4, 4), {"stride": 2, "padding": 1}, "float32"),
+        ("cuda:direct", "cuda:mma_im2col", "cuda:mma_im2col_wgrad"),
+    ),
+    "few_positions_without_a_stride": (
+        *((16, 32, 16, 32), (32, 64, 3, 5), {}, "float32"),
+        ("xla:dilated", "cuda:sm90_lines", "cuda:sm90_lines_wgrad"),
     ),
     "lines_of_one_axis": (
         *((16, 128, 1, 2048), (128, 64, 1, 4)),
