@@ -476,7 +476,6 @@ _FEW_STEPS = 1 << 13  # positions times taps
 _FEW_POSITIONS = 1 << 11
 _ONE_LAUNCH_TAPS = 16
 _FEWEST_COLUMNS = 8
-_FEWEST_SUMMED = 32
 _MANY_TAPS = 64
 # Taps from which it beats a library's 16-bit convolution of few channels.
 _FAST_16_BIT = {_FORWARD: 1, _INPUT: 16, _WEIGHT: 16}
@@ -542,10 +541,7 @@ def im2col_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
             return f"up to {_FEW_POSITIONS} positions take two launches, not one"
         return None
     if many < _FEWEST_COLUMNS and pass_name != _WEIGHT:
-        # What an input gradient sums over are taps, too.
-        summed = spec.out_channels * spec.taps if pass_name == _INPUT else 0
-        if spec.itemsize == 2 or summed < _FEWEST_SUMMED:
-            return f"fewer than {_FEWEST_COLUMNS} channels waste its operands"
+        return f"fewer than {_FEWEST_COLUMNS} channels waste its operands"
     if spec.itemsize == 2 and (few > _TINY or not _takes_16_bits(pass_name, spec)):
         return "a library's 16-bit convolution is faster"
     if _small_head(pass_name, spec):

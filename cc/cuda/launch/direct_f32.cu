@@ -1,8 +1,10 @@
 // The direct kernel in float32, and its entry.
 #include "core/direct_heads.h"
+#include "core/direct_results.h"
 #include "core/plans.h"
 #include "cuda/call.h"
 #include "cuda/kernels/direct_heads.cuh"
+#include "cuda/kernels/direct_results.cuh"
 #include "cuda/launch/depthwise_launch.cuh"
 #include "cuda/launch/direct_launch.cuh"
 
@@ -43,6 +45,15 @@ cudaError_t LaunchHeads(const Call& call) {
   return cudaGetLastError();
 }
 
+cudaError_t LaunchResults(const Call& call) {
+  const results::Params p = results::MakeParams(call.problem);
+  const int64_t blocks = CeilDiv(p.results, results::kThreads);
+  results::ResultsKernel<2><<<static_cast<unsigned>(blocks), results::kThreads, 0, call.stream>>>(
+      static_cast<const float*>(call.y), static_cast<const float*>(call.w),
+      static_cast<float*>(call.x), p);
+  return cudaGetLastError();
+}
+
 // The depthwise kernels run what they can.
 struct Plans {
   bool is_depthwise = false;
@@ -76,6 +87,9 @@ cudaError_t Launch(const Call& call) {
     case DType::kBF16:
       return LaunchBF16(call, plan);
     case DType::kF32: {
+      if (call.pass == Pass::kGradInput && transconv::results::IsFor(call.problem)) {
+        return LaunchResults(call);
+      }
       bool heads = false;
       const cudaError_t status = IsForHeads(call, &heads);
       if (status != cudaSuccess) return status;
