@@ -102,8 +102,8 @@ inline double Cost(const Problem& q, int columns, int64_t splits, bool clustered
   const double copies = columns / p->x_vector + Tile::kRows / p->dy_vector;
   const double stage = 770 + 35 * copies + (p->element == 4 ? 1.7 * columns : 0);
   double own = static_cast<double>(p->per_split) * stage + 6.4 * columns, slots = 0;
-  // Those of 1230 more: sums go to blocks of the cluster, or are written and read again by another
-  // kernel.
+  // The rest is fitted to 1230 more: sums go to blocks of the cluster, or are written and read
+  // again by another kernel.
   if (p->clustered) {
     own += 800 + 44 * columns + (p->splits > 2 ? 440 * static_cast<double>(p->splits) : 0);
   } else if (p->splits > 1) {

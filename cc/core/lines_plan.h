@@ -40,7 +40,7 @@ constexpr int kLinesControlBytes = 12288;
 // gaps, so that neighbouring lanes meet in different banks. Eight warps.
 constexpr int kLinesOrderPitch = 20;
 constexpr int kLinesOrderBytes = 16 * kLinesOrderPitch * 4;
-constexpr int kLinesMostOrdered = 6;  // columns of a place
+constexpr int kLinesMostOrdered = 5;  // columns of a place
 constexpr int kLinesWarps = kLinesRows / 16;
 constexpr int kLinesNothing = -1;  // the offset of a quad that fills up a piece
 
@@ -155,14 +155,13 @@ struct Residues {
     const Offsets &a = columns[i - 1], &b = columns[i];
     return dense && a.lo == b.lo && a.hi == b.hi && a.count == b.count;
   }
-  // Whether all columns of a place are one run of the target that no vector of two divides: stored
-  // from the registers, each result would be a write of its own.
-  bool Ordered(const Axis& w) const {
+  // Whether all columns of a place are one run of the target, of three or five, which no vector of
+  // two divides: stored from the registers, each result would be a write of its own.
+  bool Ordered() const {
     for (size_t i = 1; i < columns.size(); ++i) {
       if (!Same(i)) return false;
     }
-    return columns.size() > 1 && columns.size() <= kLinesMostOrdered && !halves &&
-           (w.stride % 2 != 0 || w.out % 2 != 0);
+    return columns.size() > 1 && columns.size() <= kLinesMostOrdered && !halves;
   }
   bool Complete() const {
     const auto has = [](const Offsets& o) { return o.count > 0; };
@@ -402,7 +401,7 @@ void ForEachPlan(const Problem& q, bool forward, int multiprocessors, int vector
         CeilDiv(q.batch, g.tile_n) * CeilDiv(g.grid_h, g.tile_h) * CeilDiv(g.grid_w, g.tile_w);
     if (row_tiles > std::numeric_limits<int32_t>::max() / 2) continue;
     g.row_tiles = static_cast<int>(row_tiles);
-    g.ordered = of.Ordered(q.w) && g.tile_w >= 16;  // a warp's places are one run
+    g.ordered = of.Ordered() && g.tile_w >= 16;  // a warp's places are one run
     for (g.slab_channels = g.along_taps ? 2 : 4; g.slab_channels <= 32; g.slab_channels *= 2) {
       g.slabs = static_cast<int>(CeilDiv(channels, g.slab_channels));
       for (g.steps = 3; g.steps <= 4; ++g.steps) {

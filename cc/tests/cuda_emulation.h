@@ -3,7 +3,7 @@
 //
 // What it knows: threadIdx, blockIdx, blockDim, gridDim in x; __syncthreads by every thread of a
 // block; static shared arrays; dynamic shared memory through cuda::SharedMemory
-// (cuda/primitives/shared_memory.cuh); shuffles down, TF32 products
+// (cuda/primitives/shared_memory.cuh); shuffles by xor, TF32 products
 // (cuda/primitives/tf32.cuh) and those of 16 bits (cuda/primitives/mma.cuh) by every lane of a
 // warp; copies that are waited for later (cuda/primitives/copy_async.cuh). Shared memory starts
 // every block poisoned, and is so again at its end.

@@ -1,9 +1,7 @@
 // The input gradient of few results, emulated, against the definition on random problems. Values
-// are small integers, so that every order of summation gives the same.
-#include <cmath>
+// are small integers, so that every order of summation gives the same, and infinities.
 #include <cstdio>
 #include <cstdlib>
-#include <limits>
 #include <random>
 #include <vector>
 
@@ -25,7 +23,7 @@ void Check(const Problem& q, int infinite, std::mt19937* random) {
   const auto p = cuda::results::MakeParams(q);
   emulation::Launch(static_cast<unsigned>(CeilDiv(p.results, cuda::results::kThreads)),
                     cuda::results::kThreads, 0,
-                    [&] { cuda::results::ResultsKernel<2>(dy.data(), w.data(), dx.data(), p); });
+                    [&] { cuda::results::ResultsKernel(dy.data(), w.data(), dx.data(), p); });
   for (size_t i = 0; i < dx.size(); ++i) {
     if (Same(dx[i], expected[i])) continue;
     std::printf("direct_results_test: dx[%zu] is %g, not %g\n", i, static_cast<double>(dx[i]),
@@ -56,6 +54,20 @@ int main() {
     ++checked;
     Check(q, i % 3 == 0 ? 1 : 0, &random);
   }
+  // The most taps, products and results that it takes, and one more.
+  const auto at = [&](int64_t batch, int64_t out, int64_t kernel, int64_t in) {
+    const Axis h = MakeAxis(4, 4, 2, 1, 1, 1);
+    return MakeProblem(batch, 1, 2, out, h,
+                       MakeAxis(static_cast<int>(in), static_cast<int>(kernel), 2, 1, 1, 1));
+  };
+  const bool limits = results::IsFor(at(1, 4, 4, 4)) && !results::IsFor(at(1, 5, 4, 4)) &&
+                      !results::IsFor(at(1, 2, 5, 4)) && results::IsFor(at(2048, 2, 4, 4)) &&
+                      !results::IsFor(at(2049, 2, 4, 4));
+  if (!limits) {
+    std::printf("direct_results_test: takes others than it says\n");
+    return EXIT_FAILURE;
+  }
+  Check(at(1, 4, 4, 4), 0, &random);
   std::printf("direct_results_test: %d problems\n", checked);
   return checked >= 40 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -63,11 +63,12 @@ void RunTaps(const Params& p, const GemmWgradPlan& plan) {
 enum class Values { kIntegers, kNan, kNormal };
 
 struct Count {
-  int problems = 0, splits = 0, clusters = 0, vectors = 0, wide = 0, refused = 0;
+  int problems = 0, splits = 0, vectors = 0, wide = 0, refused = 0;
+  int clusters = 0, half_clusters = 0, group_clusters = 0, full_clusters = 0;
 };
 
-// `splits` and `columns` replace the plan's where they are not 0; images start `shift` elements
-// behind 16 bytes.
+// Where `columns` is not 0, it, `splits` and `clustered` replace the plan's; images start `shift`
+// elements behind 16 bytes.
 template <typename T>
 void Check(const Problem& q, int64_t splits, bool clustered, int columns, size_t shift,
            Values values, std::mt19937* random, Count* count) {
@@ -171,6 +172,9 @@ void Check(const Problem& q, int64_t splits, bool clustered, int columns, size_t
   ++count->problems;
   count->splits += plan.has_slots();
   count->clusters += plan.cluster() > 1;
+  count->half_clusters += plan.cluster() > 1 && kElement == 2;
+  count->group_clusters += plan.cluster() > 1 && q.groups > 1;
+  count->full_clusters += plan.cluster() == gemm_wgrad::kMostCluster;
   count->vectors += p.x_vector < 16 || p.dy_vector < 16;
   count->wide += plan.columns == 256;
 }
@@ -220,6 +224,10 @@ void CheckRefusals() {
   if (plan.per_split * plan.splits < plan.stages) Fail(q, "pixels are left out");
   q.in_channels = q.out_channels = 4096;
   expect(q, 4, true);
+  // A layer of a dense-prediction transformer: few pixels, whose splits all run at once.
+  q = definition::MakeProblem(1, 1, 256, 256, AxisOf(24, 4), AxisOf(24, 4));
+  const GemmWgradPlan few = PlanGemmWgrad(q, 4);
+  if (few.splits < 2 || few.cluster() != few.splits || few.has_slots()) Fail(q, "no cluster");
 }
 
 void Run(int most) {
@@ -233,14 +241,20 @@ void Run(int most) {
     int64_t height = pick(1, 9), width = pick(1, i % 7 == 0 ? 40 : 9);
     if (i % 11 == 3) width = 1;
     if (i % 3 == 1) width *= 2;
-    const bool large = i % 5 == 4;  // more than a block has
-    Problem q = definition::MakeProblem(pick(1, 6), i % 6 == 5 ? 2 : 1, pick(1, large ? 300 : 40),
-                                        pick(1, large ? 260 / (kw * kh) + 1 : 20),
+    const bool clustered = pick(0, 1) == 0, many = clustered && pick(0, 1) == 0;  // pixels
+    const bool large = !many && i % 5 == 4;  // more channels than a block has
+    const int batch = many ? pick(20, 40) : pick(1, 6), groups = i % 6 >= 4 ? 2 : 1;
+    Problem q = definition::MakeProblem(batch, groups,
+                                        pick(1, large  ? 300
+                                                : many ? 20
+                                                       : 40),
+                                        pick(1, large  ? 260 / (kw * kh) + 1
+                                                : many ? 4
+                                                       : 20),
                                         AxisOf(height, kh), AxisOf(width, kw));
     if (i % 11 == 3 && pick(0, 1) == 0) std::swap(q.h, q.w);
     const int columns = pick(0, 2) * 128;
-    const bool clustered = pick(0, 1) == 0;
-    const int64_t splits = pick(1, clustered ? 8 : 12);
+    const int64_t splits = many ? pick(4, 8) : pick(1, clustered ? 8 : 12);
     const Values values = i % 4 == 3   ? Values::kNan
                           : i % 8 == 6 ? Values::kNormal
                                        : Values::kIntegers;
@@ -254,10 +268,17 @@ void Run(int most) {
     }
   }
   std::printf(
-      "gemm_wgrad_test: %d problems (%d refused), %d with slots, %d with clusters, %d with copies "
-      "of less than 16 "
-      "bytes, %d with 256 columns\n",
-      count.problems, count.refused, count.splits, count.clusters, count.vectors, count.wide);
+      "gemm_wgrad_test: %d problems (%d refused), %d with slots, %d with clusters (%d of 16 bits, "
+      "%d "
+      "with groups, %d of eight), %d with copies of less than 16 bytes, %d with 256 columns\n",
+      count.problems, count.refused, count.splits, count.clusters, count.half_clusters,
+      count.group_clusters, count.full_clusters, count.vectors, count.wide);
+  const int cases[] = {
+      count.refused,       count.splits,  count.half_clusters, count.group_clusters,
+      count.full_clusters, count.vectors, count.wide};
+  if (most >= 100 && *std::min_element(std::begin(cases), std::end(cases)) == 0) {
+    Fail({}, "a case is not met");
+  }
 }
 
 }  // namespace

@@ -80,7 +80,7 @@ struct Count {
   int problems = 0, refused = 0;
   int columns[3] = {}, vectors[3] = {}, stores[3] = {}, steps[2] = {}, halves[2] = {};
   int splits = 0, turns = 0, rounds = 0, along = 0, images = 0, swapped = 0, phases = 0;
-  int traded = 0, ordered = 0;
+  int traded = 0, ordered = 0, ordered_splits = 0, unaligned_along = 0;
 };
 
 void Check(const Problem& q, Pass pass, const How& how, std::mt19937* random, Count* count) {
@@ -186,6 +186,8 @@ void Check(const Problem& q, Pass pass, const How& how, std::mt19937* random, Co
   count->phases += plan.phases > 2;
   count->traded += store == 4 && plan.phase[0].halves == 2;
   count->ordered += plan.ordered;
+  count->ordered_splits += plan.ordered && plan.splits > 1;
+  count->unaligned_along += plan.along_taps && how.shift != 0;
 }
 
 void CheckProblems(int most) {
@@ -228,7 +230,7 @@ void CheckProblems(int most) {
     const Pass pass = pick(0, 1) == 0 ? Pass::kForward : Pass::kGradInput;
     const bool one = pick(0, 2) == 0;
     const int kind = one ? pick(0, 4) : 0;
-    const Axis h = axis(one), w = kind > 2 ? runs() : kind > 0 ? far() : axis(false);
+    const Axis h = axis(one), w = kind > 1 ? runs() : kind > 0 ? far() : axis(false);
     const int in = pick(1, i % 5 == 2 ? 150 : 40), out = pick(1, i % 5 == 3 ? 150 : 40);
     const Problem q = definition::MakeProblem(pick(1, 3), 1, in, out, h, w);
     How how;
@@ -246,18 +248,20 @@ void CheckProblems(int most) {
       "copies of 4, 8 and 16 bytes; %d %d with three and four steps; %d %d %d stored by one, two "
       "and four; %d %d of one and two halves, %d with the second first; %d with splits, %d with "
       "tiles in turns, %d with more than its stages, %d along taps, %d of several images, %d of "
-      "many phases, %d with halves traded, %d ordered\n",
+      "many phases, %d with halves traded, %d ordered, %d of them with splits, %d along taps of "
+      "any start\n",
       count.problems, count.refused, count.columns[0], count.columns[1], count.columns[2],
       count.vectors[0], count.vectors[1], count.vectors[2], count.steps[0], count.steps[1],
       count.stores[0], count.stores[1], count.stores[2], count.halves[0], count.halves[1],
       count.swapped, count.splits, count.turns, count.rounds, count.along, count.images,
-      count.phases, count.traded, count.ordered);
-  const int cases[] = {count.columns[0], count.columns[1], count.columns[2], count.vectors[0],
-                       count.vectors[1], count.vectors[2], count.stores[0],  count.stores[1],
-                       count.stores[2],  count.steps[0],   count.steps[1],   count.halves[0],
-                       count.halves[1],  count.swapped,    count.splits,     count.turns,
-                       count.rounds,     count.along,      count.images,     count.phases,
-                       count.traded,     count.ordered};
+      count.phases, count.traded, count.ordered, count.ordered_splits, count.unaligned_along);
+  const int cases[] = {
+      count.columns[0], count.columns[1], count.columns[2],     count.vectors[0],
+      count.vectors[1], count.vectors[2], count.stores[0],      count.stores[1],
+      count.stores[2],  count.steps[0],   count.steps[1],       count.halves[0],
+      count.halves[1],  count.swapped,    count.splits,         count.turns,
+      count.rounds,     count.along,      count.images,         count.phases,
+      count.traded,     count.ordered,    count.ordered_splits, count.unaligned_along};
   if (most >= 100 && *std::min_element(std::begin(cases), std::end(cases)) == 0) {
     Fail({}, "a case is not met");
   }

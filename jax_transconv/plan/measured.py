@@ -295,6 +295,8 @@ def lines_wgrad_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | N
     if not spec.is_strided:
         if spec.batch * math.prod(spec.in_size) > _FEW_UNSTRIDED:
             return "without a stride other rows read every pixel once, too"
+        if spec.geometry.dilation != (1, 1) or spec.taps == 1:
+            return "without a stride dilations and single taps have not been measured"
         fewest = _HALF_TILE
     if spec.in_channels < fewest:
         return f"fewer than {fewest} channels leave its tiles empty"

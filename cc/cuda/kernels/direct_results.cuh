@@ -14,6 +14,7 @@
 namespace transconv::cuda::results {
 
 constexpr int kThreads = 128;
+constexpr int kTogether = 2;  // channels of which all is asked for at once
 
 struct Params {
   int results;
@@ -24,9 +25,7 @@ struct Params {
   Divider by_columns, by_rows, by_channels, by_group;  // of x
 };
 
-// kTogether: channels of which all is asked for at once.
-template <int kTogether>
-__global__ void __launch_bounds__(kThreads)
+static __global__ void __launch_bounds__(kThreads)
     ResultsKernel(const float* __restrict__ dy, const float* __restrict__ weight,
                   float* __restrict__ dx, const __grid_constant__ Params p) {
   using transconv::results::kMostTaps;

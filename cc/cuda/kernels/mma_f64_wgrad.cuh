@@ -3,7 +3,7 @@
 //     rows: input channels   columns: (output channel, tap)   sum: positions of x
 //
 // in the tiles of cuda/kernels/mma_f64.cuh. Blocks share the sum by ranges of positions; their
-// parts are added in order (cuda/primitives/sum_splits.cuh).
+// parts are added in order (cuda/kernels/sum_splits.cuh).
 #ifndef TRANSCONV_CUDA_KERNELS_MMA_F64_WGRAD_CUH_
 #define TRANSCONV_CUDA_KERNELS_MMA_F64_WGRAD_CUH_
 

@@ -11,8 +11,8 @@
 // apart. The rows of a tile are dealt to lanes in pairs of neighbouring kx, which one load brings
 // and one store takes.
 //
-// Blocks that share the pixels of the same weights are a cluster, up to eight of them, and add
-// their sums in shared memory.
+// Blocks that share the pixels of the same weights may be a cluster, up to eight of them, and add
+// their sums in shared memory; else each writes its own to a slot.
 //
 // Pixels behind the last one are zeros on both sides. Rows and columns that do not exist hold
 // anything: no sum but their own meets them, and that is not stored.

@@ -6,10 +6,10 @@
 //                  registers, round it to TF32, and multiply it by all columns of an instruction
 //
 // So every pixel is stored to shared memory once, whatever taps read it. Results leave straight
-// from the registers, but for strides that no vector of two divides: there a warp orders them
-// first. Where tiles are few, a tile's sum is cut between the blocks of a cluster;
-// then each of them adds all parts of its own columns in their order, which makes results the same
-// in every run whose tensors start alike.
+// from the registers, but for strides of three and five, whose results of a place are one run of
+// the target: there a warp orders them first. Where tiles are few, a tile's sum is cut between the
+// blocks of a cluster; then each of them adds all parts of its own columns in their order, which
+// makes results the same in every run whose tensors start alike.
 #ifndef TRANSCONV_CUDA_KERNELS_SM90_LINES_CUH_
 #define TRANSCONV_CUDA_KERNELS_SM90_LINES_CUH_
 
@@ -382,7 +382,8 @@ struct Kernel {
   __device__ __forceinline__ void StoreOrdered(const float (&sum)[N / 2], const Tile& tile,
                                                int first, int lane, int begin, int end) const {
     constexpr int kPlaces = 16, kColumns = 16;
-    constexpr int kRuns = kPlaces * kLinesMostOrdered / 32;  // of a lane's results of a channel
+    constexpr int kRuns =
+        (kPlaces * kLinesMostOrdered + 31) / 32;  // of a lane's results of a channel
     float* const own = order + first / kPlaces * (kColumns * kLinesOrderPitch);
     const Phase& phase = p.phase[tile.phase];
     const At3 at = PlaceOf(first);

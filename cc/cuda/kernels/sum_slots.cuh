@@ -3,8 +3,8 @@
 //
 // A slot holds 64 x 64 sums of one tap in the order of the matrix instruction's registers. A block
 // takes 16 input and 8 output channels for up to kSumTaps taps, so that what it writes is
-// contiguous. Of few channels blocks have fewer taps each, as slots are read faster by all
-// multiprocessors than by some. Warps share a block's taps and, of few taps, the splits.
+// contiguous. Of few channels blocks have fewer taps each, so that all multiprocessors read: what
+// is written then is little. Warps share a block's taps and, of few taps, the splits.
 #ifndef TRANSCONV_CUDA_KERNELS_SUM_SLOTS_CUH_
 #define TRANSCONV_CUDA_KERNELS_SUM_SLOTS_CUH_
 
@@ -39,9 +39,9 @@ constexpr int kSumBlocks = 264;   // that read as fast as a large card does
 // Deals the taps of `slots` slots of channels to blocks.
 inline void DealSums(int64_t slots, SumParams* p) {
   const int64_t units = slots * kSumParts;
-  const int64_t wanted = std::clamp<int64_t>((kSumBlocks + units - 1) / units, 1, p->taps);
-  p->block_taps = std::min(static_cast<int>((p->taps + wanted - 1) / wanted), kSumTaps);
-  p->tap_blocks = (p->taps + p->block_taps - 1) / p->block_taps;
+  const int64_t wanted = std::clamp<int64_t>(CeilDiv(kSumBlocks, units), 1, p->taps);
+  p->block_taps = std::min(static_cast<int>(CeilDiv(p->taps, wanted)), kSumTaps);
+  p->tap_blocks = static_cast<int>(CeilDiv(p->taps, p->block_taps));
   p->blocks = static_cast<unsigned>(units * p->tap_blocks);
 }
 

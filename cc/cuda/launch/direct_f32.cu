@@ -48,7 +48,7 @@ cudaError_t LaunchHeads(const Call& call) {
 cudaError_t LaunchResults(const Call& call) {
   const results::Params p = results::MakeParams(call.problem);
   const int64_t blocks = CeilDiv(p.results, results::kThreads);
-  results::ResultsKernel<2><<<static_cast<unsigned>(blocks), results::kThreads, 0, call.stream>>>(
+  results::ResultsKernel<<<static_cast<unsigned>(blocks), results::kThreads, 0, call.stream>>>(
       static_cast<const float*>(call.y), static_cast<const float*>(call.w),
       static_cast<float*>(call.x), p);
   return cudaGetLastError();

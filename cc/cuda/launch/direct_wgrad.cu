@@ -6,7 +6,7 @@
 #include "cuda/kernels/direct_wgrad.cuh"
 #include "cuda/kernels/direct_wgrad_pairs.cuh"
 #include "cuda/launch/grad_bias.cuh"
-#include "cuda/primitives/sum_splits.cuh"
+#include "cuda/launch/sum_splits_launch.cuh"
 
 namespace transconv::cuda {
 namespace direct_wgrad {

@@ -3,7 +3,7 @@
 
 #include "cuda/kernels/grad_bias.cuh"
 #include "cuda/launch/grad_bias.cuh"
-#include "cuda/primitives/sum_splits.cuh"
+#include "cuda/launch/sum_splits_launch.cuh"
 
 namespace transconv::cuda::grad_bias {
 namespace {

@@ -15,23 +15,6 @@
 
 namespace transconv::cuda {
 
-// Blocks in clusters, behind the end of whatever is in front of them.
-template <typename Params>
-cudaError_t LaunchCluster(void (*kernel)(Params), dim3 grid, unsigned threads, size_t shared,
-                          cudaStream_t stream, const Params& params, unsigned cluster) {
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {cluster, 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid;
-  config.blockDim = dim3(threads);
-  config.dynamicSmemBytes = shared;
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = cluster > 1 ? 1 : 0;
-  return cudaLaunchKernelEx(&config, kernel, params);
-}
-
 template <typename Params>
 cudaError_t LaunchBehind(void (*kernel)(Params), dim3 grid, unsigned threads, size_t shared,
                          cudaStream_t stream, const Params& params, unsigned cluster = 1) {

@@ -2,7 +2,7 @@
 #include "cuda/call.h"
 #include "cuda/launch/grad_bias.cuh"
 #include "cuda/launch/mma_f64_call.cuh"
-#include "cuda/primitives/sum_splits.cuh"
+#include "cuda/launch/sum_splits_launch.cuh"
 
 namespace transconv::cuda {
 namespace mma_f64 {

@@ -7,7 +7,7 @@
 #include "cuda/kernels/im2col_wgrad.cuh"
 #include "cuda/launch/grad_bias.cuh"
 #include "cuda/launch/mma_im2col_launch.cuh"
-#include "cuda/primitives/sum_splits.cuh"
+#include "cuda/launch/sum_splits_launch.cuh"
 
 namespace transconv::cuda {
 namespace im2col_wgrad {

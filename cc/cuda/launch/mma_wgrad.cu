@@ -7,7 +7,7 @@
 #include "cuda/kernels/mma_wgrad.cuh"
 #include "cuda/launch/grad_bias.cuh"
 #include "cuda/launch/mma_launch.cuh"
-#include "cuda/primitives/sum_splits.cuh"
+#include "cuda/launch/sum_splits_launch.cuh"
 
 namespace transconv::cuda {
 namespace mma_wgrad {

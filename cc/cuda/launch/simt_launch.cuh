@@ -9,7 +9,7 @@
 #include "cuda/call.h"
 #include "cuda/kernels/simt.cuh"
 #include "cuda/launch/grad_bias.cuh"
-#include "cuda/primitives/sum_splits.cuh"
+#include "cuda/launch/sum_splits_launch.cuh"
 
 namespace transconv::cuda::simt {
 

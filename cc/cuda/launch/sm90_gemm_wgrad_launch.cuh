@@ -8,9 +8,9 @@
 #include "core/gemm_wgrad_plan.h"
 #include "cuda/call.h"
 #include "cuda/kernels/sm90_gemm_wgrad.cuh"
-#include "cuda/launch/launch_behind.h"
+#include "cuda/launch/launch_cluster.h"
 #include "cuda/launch/sm90_limits.h"
-#include "cuda/primitives/sum_splits.cuh"
+#include "cuda/launch/sum_splits_launch.cuh"
 
 namespace transconv::cuda::sm90_gemm_wgrad {
 

@@ -7,7 +7,7 @@
 #include "cuda/kernels/sm90_lines_wgrad.cuh"
 #include "cuda/launch/grad_bias.cuh"
 #include "cuda/launch/sm90_limits.h"
-#include "cuda/primitives/sum_splits.cuh"
+#include "cuda/launch/sum_splits_launch.cuh"
 
 namespace transconv::cuda {
 namespace sm90_lines_wgrad {

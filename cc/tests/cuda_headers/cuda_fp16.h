@@ -33,6 +33,7 @@ inline __half2 __floats2half2_rn(float x, float y) { return {__half(x), __half(y
 inline float __half2float(__half v) { return static_cast<float>(v); }
 inline float __low2float(__half2 v) { return static_cast<float>(v.x); }
 inline float __high2float(__half2 v) { return static_cast<float>(v.y); }
+inline float __bfloat162float(__nv_bfloat16 v) { return static_cast<float>(v); }
 inline __nv_bfloat16 __float2bfloat16_rn(float v) { return __nv_bfloat16(v); }
 inline __nv_bfloat162 __floats2bfloat162_rn(float x, float y) {
   return {__nv_bfloat16(x), __nv_bfloat16(y)};
