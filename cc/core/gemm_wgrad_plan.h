@@ -17,6 +17,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -75,7 +76,7 @@ constexpr int64_t kMostSummed = 2048;
 constexpr int64_t kMostSlotBytes = int64_t{1} << 30;
 // How many clusters of so many blocks an H200 runs at a time, by its own account.
 constexpr int64_t kClusters[] = {0, kMultiprocessors, 66, 39, 30, 22, 17, 15, 15};
-constexpr int64_t kMostCluster = 8;
+constexpr int64_t kMostCluster = std::size(kClusters) - 1;
 
 // The most bytes of one copy, where `bytes` are neighbours.
 inline int Vector(int64_t bytes) {
@@ -102,7 +103,7 @@ inline double Cost(const Problem& q, int columns, int64_t splits, bool clustered
   const double copies = columns / p->x_vector + Tile::kRows / p->dy_vector;
   const double stage = 770 + 35 * copies + (p->element == 4 ? 1.7 * columns : 0);
   double own = static_cast<double>(p->per_split) * stage + 6.4 * columns, slots = 0;
-  // The rest is fitted to 1230 more: sums go to blocks of the cluster, or are written and read
+  // The rest is fitted to 1030 more: sums go to blocks of the cluster, or are written and read
   // again by another kernel.
   if (p->clustered) {
     own += 800 + 44 * columns + (p->splits > 2 ? 440 * static_cast<double>(p->splits) : 0);
