@@ -21,6 +21,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "core/divider.h"
@@ -33,7 +34,6 @@ constexpr int kLinesRows = 128;     // places of a tile
 constexpr int kLinesQuads = 320;    // of all phases, those that fill up pieces included
 constexpr int kLinesPhases = 16;    // at most
 constexpr int kLinesPlaces = 2048;  // copies of a channel's window
-constexpr int kLinesCopiers = 96;   // threads
 constexpr int kLinesCell = 16;      // bytes of a quad of one column
 constexpr int kLinesControlBytes = 12288;
 // Of sixteen columns' results, which a warp orders by their places in the target: sixteen rows with
@@ -63,6 +63,10 @@ struct LinesPhase {
   int64_t weights = 0;  // their first byte
 };
 
+// Threads that copy windows: more where sums leave them registers.
+TRANSCONV_HOST_DEVICE constexpr int LinesCopiers(int instruction, int halves) {
+  return instruction * halves == 64 ? 224 : 96;
+}
 // Of a piece with two halves, the steps of the first one.
 TRANSCONV_HOST_DEVICE constexpr int LinesFirstHalf(int steps) { return steps / 2; }
 
@@ -73,13 +77,15 @@ struct LinesPlan {
   // A tile: images, rows and columns of the grid.
   int tile_n = 1, tile_h = 1, tile_w = 1;
   int row_tiles = 0;
-  // A window: rows, copies to a row, and elements from one channel to the next.
-  int rows = 0, copies = 0, channel_pitch = 0;
+  // A window: rows, source rows from one to the next, copies to a row, and elements from one
+  // channel to the next.
+  int rows = 0, row_step = 1, copies = 0, channel_pitch = 0;
   int slab_channels = 0, slabs = 0;
   int steps = 0;            // of a piece: instructions of eight products
   bool along_taps = false;  // quads are neighbouring taps
   int instruction = 0;      // columns of an instruction
   int splits = 1;           // blocks that share a tile's slabs
+  int products = 1;         // 3: of values in two parts, as accurate as float32
   bool ordered = false;  // results pass through shared memory, to leave as they lie in the target
   int line_stages = 0, weight_stages = 0;
   int phases = 0;
@@ -93,7 +99,8 @@ struct LinesPlan {
   int places() const { return tile_n * rows * copies; }
   int lane_pitch() const { return along_taps ? 1 : channel_pitch; }  // within a quad
   int line_bytes() const { return slab_channels * channel_pitch * 4; }
-  int piece_bytes() const { return 2 * steps * instruction * kLinesCell; }
+  int parts() const { return products == 3 ? 2 : 1; }  // of a weight
+  int piece_bytes() const { return parts() * 2 * steps * instruction * kLinesCell; }
   int64_t tiles() const {
     int64_t n = 0;
     for (int i = 0; i < phases; ++i) n += int64_t{row_tiles} * phase[i].column_tiles;
@@ -188,7 +195,8 @@ inline std::vector<LinesQuad> QuadsOf(const Problem& q, bool forward, const Line
       for (int64_t kx = 0; kx < q.w.kernel; kx += taps) {
         if (!Has(q.w, forward, kx, residue)) continue;
         const int x = OffsetOf(q.w, forward, kx) - phase.left;
-        quads.push_back({static_cast<int32_t>(c * plan.channel_pitch + y * plan.row_pitch() + x),
+        const int row = y / plan.row_step;
+        quads.push_back({static_cast<int32_t>(c * plan.channel_pitch + row * plan.row_pitch() + x),
                          static_cast<int16_t>(c), static_cast<int16_t>(ky * q.w.kernel + kx)});
       }
     }
@@ -263,7 +271,13 @@ inline bool SetPhases(const Problem& q, bool forward, const Residues& of, LinesP
       phase.columns = static_cast<int>(forward ? q.out_channels * phase.residues : q.in_channels);
     }
   }
-  plan->rows = (plan->tile_h - 1) * plan->step_h + high + 1;
+  // Rows that no tap reads are not copied.
+  plan->row_step = 1;
+  if (!forward) {
+    const int dilation = static_cast<int>(q.h.dilation);
+    plan->row_step = plan->tile_h == 1 ? dilation : std::gcd(dilation, plan->step_h);
+  }
+  plan->rows = ((plan->tile_h - 1) * plan->step_h + high) / plan->row_step + 1;
   plan->copies =
       static_cast<int>(CeilDiv((plan->tile_w - 1) * plan->step_w + wide + 1, plan->vector));
   if (int64_t{plan->tile_n} * plan->rows * plan->copies > kLinesPlaces) return false;
@@ -319,9 +333,10 @@ inline bool HasRoomForParts(const LinesPlan& g) {
 // (benchmarks/NOTES.md): of a slab products, reads of the L2 cache or instructions of copies; then
 // the stores.
 inline double Cost(const LinesPlan& g, bool forward, int multiprocessors) {
-  const int places = g.places(), together = std::max(1, kLinesCopiers / places);
+  const int copiers = LinesCopiers(g.instruction, g.phase[0].halves);
+  const int places = g.places(), together = std::max(1, copiers / places);
   const double copies =
-      static_cast<double>(CeilDiv(places, kLinesCopiers) * CeilDiv(g.slab_channels, together));
+      static_cast<double>(CeilDiv(places, copiers) * CeilDiv(g.slab_channels, together));
   // Memory is read in lines of 128 bytes, of which a row of the window begins and ends some.
   const double read = 128.0 * g.slab_channels * g.tile_n * g.rows * (g.row_pitch() / 32.0 + 1);
   const int64_t turns = g.splits > 1 ? g.tiles() : multiprocessors;
@@ -330,7 +345,7 @@ inline double Cost(const LinesPlan& g, bool forward, int multiprocessors) {
   // Block 0 has the first tile of every turn.
   for (int i = 0; i < g.phases; ++i) {
     const LinesPhase& phase = g.phase[i];
-    const double products = g.steps * (0.633 * g.instruction + 81) + 143;
+    const double products = g.products * g.steps * (0.633 * g.instruction + 81) + 143;
     const double slab =
         208 + std::max({phase.pieces * products,
                         (0.98 * read + phase.pieces * g.piece_bytes()) / 34, 46 * copies + 446});
@@ -349,8 +364,9 @@ inline double Cost(const LinesPlan& g, bool forward, int multiprocessors) {
 // Why no such product does a pass, or null.
 inline const char* CannotLines(const Problem& q, Pass pass, DType dtype) {
   if (pass == Pass::kGradWeight) return "computes no weight gradient";
-  if (dtype != DType::kF32 || q.precision != Precision::kDefault) {
-    return "multiplies float32 once: precision DEFAULT alone";
+  if (dtype != DType::kF32) return "multiplies float32";
+  if (q.precision != Precision::kDefault && pass == Pass::kForward) {
+    return "has three products for the gradient of x alone";
   }
   if (q.layout != Layout::kNCHW) return "reads lines of one channel: NCHW alone";
   if (q.groups != 1) return "has no groups";
@@ -388,10 +404,13 @@ void ForEachPlan(const Problem& q, bool forward, int multiprocessors, int vector
   g.vector = vector / 4;
   while ((forward ? q.w.in : q.w.out) % g.vector != 0) g.vector /= 2;
   g.along_taps = !forward && q.w.kernel % 4 == 0 && q.w.dilation == 1;
+  g.products = q.precision == Precision::kDefault ? 1 : 3;
   const int64_t channels = forward ? q.in_channels : q.out_channels;
   const int64_t image = channels * (forward ? q.h.in * q.w.in : q.h.out * q.w.out);
   const Residues of(q, forward);
   if (!of.Complete()) return;
+  // Sums of three products take twice the registers.
+  const int widest = g.products == 3 ? 64 : of.halves ? 128 : 256;
   for (g.tile_w = 8; g.tile_w <= kLinesRows; g.tile_w *= 2) {
     if (g.tile_w > 8 && g.tile_w >= 2 * g.grid_w) break;
     g.tile_h = PowerOfTwoFrom(g.grid_h, kLinesRows / g.tile_w);
@@ -405,7 +424,7 @@ void ForEachPlan(const Problem& q, bool forward, int multiprocessors, int vector
     for (g.slab_channels = g.along_taps ? 2 : 4; g.slab_channels <= 32; g.slab_channels *= 2) {
       g.slabs = static_cast<int>(CeilDiv(channels, g.slab_channels));
       for (g.steps = 3; g.steps <= 4; ++g.steps) {
-        for (g.instruction = 64; g.instruction <= (of.halves ? 128 : 256); g.instruction *= 2) {
+        for (g.instruction = 64; g.instruction <= widest; g.instruction *= 2) {
           if (!SetPhases(q, forward, of, &g) || !SetStages(&g)) continue;
           if (g.tiles() > std::numeric_limits<int32_t>::max() / 2) continue;
           for (g.splits = 1; g.splits <= 8; g.splits *= 2) {

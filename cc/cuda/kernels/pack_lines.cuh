@@ -1,6 +1,7 @@
 // Brings weights into the order in which the matrix product of lines reads them
-// (core/lines_plan.h): of a phase [column tile][slab][piece][quad][columns of an instruction], four
-// TF32 values each. What does not exist is zero.
+// (core/lines_plan.h): of a phase [column tile][slab][piece][part][quad][columns of an
+// instruction], four TF32 values each. With three products there are two parts: the value rounded
+// to TF32, and what that leaves. What does not exist is zero.
 #ifndef TRANSCONV_CUDA_KERNELS_PACK_LINES_CUH_
 #define TRANSCONV_CUDA_KERNELS_PACK_LINES_CUH_
 
@@ -11,6 +12,7 @@
 #include "core/lines_plan.h"
 #include "cuda/primitives/ptx.cuh"
 #include "cuda/primitives/tf32.cuh"
+#include "cuda/primitives/tf32_parts.cuh"
 
 namespace transconv::cuda {
 
@@ -36,10 +38,10 @@ struct PackLinesParams {
 };
 
 // A thread packs one column of one piece.
-template <int STEPS>
+template <int STEPS, int PRODUCTS>
 __global__ void __launch_bounds__(kPackLinesThreads)
     PackLinesKernel(const __grid_constant__ PackLinesParams p) {
-  constexpr int kQuads = 2 * STEPS;
+  constexpr int kQuads = 2 * STEPS, kParts = PRODUCTS == 3 ? 2 : 1;
   ptx::LetKernelBehindStart();
   int block = static_cast<int>(blockIdx.x);
   int i = 0;
@@ -49,7 +51,8 @@ __global__ void __launch_bounds__(kPackLinesThreads)
   int rest = block / p.blocks_a_piece;
   const int at = block % p.blocks_a_piece * kPackLinesThreads + static_cast<int>(threadIdx.x);
   uint8_t* const to =
-      phase.packed + (static_cast<int64_t>(rest) * kQuads * p.instruction + at) * kLinesCell;
+      phase.packed +
+      (static_cast<int64_t>(rest) * kParts * kQuads * p.instruction + at) * kLinesCell;
   const int piece = phase.by_piece.Split(rest);
   const int slab = phase.by_slab.Split(rest);
   const int column = rest * p.instruction + GemmColumn(at, p.fours);
@@ -87,12 +90,18 @@ __global__ void __launch_bounds__(kPackLinesThreads)
   }
 #pragma unroll
   for (int k = 0; k < kQuads; ++k) {
-    float4 cell;
-    cell.x = tf32::Element<float>::Load(values[k][0]);
-    cell.y = tf32::Element<float>::Load(values[k][1]);
-    cell.z = tf32::Element<float>::Load(values[k][2]);
-    cell.w = tf32::Element<float>::Load(values[k][3]);
-    *reinterpret_cast<float4*>(to + static_cast<int64_t>(k) * p.instruction * kLinesCell) = cell;
+    uint8_t* const quad = to + static_cast<int64_t>(k) * p.instruction * kLinesCell;
+    float high[4];
+#pragma unroll
+    for (int t = 0; t < 4; ++t) high[t] = tf32::Element<float>::Load(values[k][t]);
+    *reinterpret_cast<float4*>(quad) = make_float4(high[0], high[1], high[2], high[3]);
+    if constexpr (PRODUCTS == 3) {
+      float low[4];
+#pragma unroll
+      for (int t = 0; t < 4; ++t) low[t] = tf32::LowPart(values[k][t], high[t]);
+      *reinterpret_cast<float4*>(quad + kQuads * p.instruction * kLinesCell) =
+          make_float4(low[0], low[1], low[2], low[3]);
+    }
   }
 }
 

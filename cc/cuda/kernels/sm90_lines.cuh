@@ -1,6 +1,6 @@
 // Hopper's matrix product of lines (core/lines_plan.h).
 //
-//     lines        three warps copy windows of the image as they are, asynchronously
+//     lines        three or seven warps copy windows of the image as they are, asynchronously
 //     weights      a warp has packed weights (pack_lines.cuh) copied in bulk
 //     consumers    two warpgroups with 64 places each read what a tap needs of the window into
 //                  registers, round it to TF32, and multiply it by all columns of an instruction
@@ -16,48 +16,29 @@
 #include <cstdint>
 
 #include "cuda/kernels/cluster_parts.cuh"
+#include "cuda/kernels/sm90_lines_copies.cuh"
 #include "cuda/kernels/sm90_lines_params.cuh"
 #include "cuda/primitives/cluster.cuh"
 #include "cuda/primitives/ptx.cuh"
 #include "cuda/primitives/shared_memory.cuh"
 #include "cuda/primitives/tf32.cuh"
+#include "cuda/primitives/tf32_parts.cuh"
 #include "cuda/primitives/wgmma.cuh"
 #include "cuda/primitives/wgmma_registers.cuh"
 
 namespace transconv::cuda::sm90_lines {
 
-struct Tile {
-  int phase, column_tile;
-  int n, y, x;  // its first place
-
-  __device__ __forceinline__ Tile(const LinesParams& p, int tile) {
-    phase = 0;
-    while (tile >= p.phase[phase].tiles) ++phase;
-    int row = phase == 0 ? tile : tile - p.phase[phase - 1].tiles;
-    column_tile = p.phase[phase].by_column_tile.Split(row);
-    x = p.by_tile_w.Split(row) * p.tile_w;
-    y = p.by_tile_h.Split(row) * p.tile_h;
-    n = row * p.tile_n;
-  }
-};
-
-// A place in a ring of stages.
-struct Turn {
-  int stage = 0;
-  uint32_t parity;
-
-  __device__ explicit Turn(uint32_t first) : parity(first) {}
-  __device__ __forceinline__ void Next(int stages) {
-    if (++stage == stages) stage = 0, parity ^= 1;
-  }
-};
-
-// N columns to an instruction, HALVES sums of them, STEPS instructions to a piece.
-template <int N, int HALVES, int STEPS>
+// N columns to an instruction, HALVES sums of them, STEPS instructions to a piece. Three PRODUCTS:
+// pixels and weights in two parts, of which all but the product of both low ones are added; the sum
+// of a piece goes to the others' in float32, lest the tensor cores cut off what it leaves.
+template <int N, int HALVES, int STEPS, int PRODUCTS>
 struct Kernel {
   static constexpr int kSixteens = N / 16;  // columns, of which a thread has eight sums
   static constexpr int kQuads = 2 * STEPS;
-  static constexpr int kPieceBytes = kQuads * N * kLinesCell;
+  static constexpr int kParts = PRODUCTS == 3 ? 2 : 1;
+  static constexpr int kPartBytes = kQuads * N * kLinesCell, kPieceBytes = kParts * kPartBytes;
+  static constexpr int kProducers = Threads<LinesCopiers(N, HALVES)>::kProducers;
+  static_assert(PRODUCTS == 1 || HALVES == 1);
 
   const LinesParams& p;
   Control& control;
@@ -65,71 +46,7 @@ struct Kernel {
   float* const order;             // of the warps' results
   const uint32_t lines, weights;  // shared addresses of their stages
 
-  __device__ static uint32_t At(const uint64_t& barrier) { return ptx::SharedAddress(&barrier); }
-
-  // -- producers --
-
-  // Where a tile's copies come from: the same in every channel.
-  __device__ __forceinline__ void Place(const Tile& tile, int thread) const {
-    const Phase& phase = p.phase[tile.phase];
-    ptx::NamedBarrier<2, kLinesCopiers>();  // those of the last tile are not needed any more
-    const int top = tile.y * p.step_h + phase.top, left = tile.x * p.step_w + phase.left;
-    for (int at = thread; at < p.places; at += kLinesCopiers) {
-      int row = at;
-      const int x = left + p.by_copy.Split(row) * p.vector;
-      int image = row;
-      const int y = top + p.by_row.Split(image);
-      const bool inside =
-          tile.n + image < p.batch && y >= 0 && y < p.source_h && x >= 0 && x < p.source_w;
-      control.place[at] =
-          inside ? image * static_cast<int>(p.source_image) + y * p.source_w + x : kLinesNothing;
-    }
-    ptx::NamedBarrier<2, kLinesCopiers>();
-  }
-
-  // Copies of kVector elements. A thread has the same places in all channels of a slab; where there
-  // are few places, threads share the channels.
-  template <int kVector>
-  __device__ void CopyLines(int thread) const {
-    Turn turn(1);
-    const int together = max(1, kLinesCopiers / p.places);  // channels
-    int own = thread;
-    const int first_place = p.by_place.Split(own);
-    const bool idle = own >= together;
-    // Where so many channels exist, it does not overflow.
-    const uint32_t channels_on = static_cast<uint32_t>(together) * p.source_channel;
-    for (int t = work.first; t < p.tiles; t += work.step) {
-      const Tile tile(p, t);
-      Place(tile, thread);
-      const float* const image = p.source + tile.n * p.source_image;
-      for (int slab = 0; slab < work.slabs; ++slab) {
-        ptx::BarrierWait(At(control.lines_empty[turn.stage]), turn.parity);
-        const uint32_t stage = lines + turn.stage * p.line_bytes;
-        const int first = (work.first_slab + slab) * p.slab_channels;
-        const int exist = min(p.slab_channels, p.channels - first);
-        for (int at = idle ? p.places : first_place; at < p.places; at += kLinesCopiers) {
-          const int place = control.place[at];
-          const int limit = place >= 0 ? exist : 0;
-          const float* from =
-              image + (static_cast<int64_t>(first + own) * p.source_channel + place);
-          uint32_t to = stage + static_cast<uint32_t>(own * p.channel_pitch + at * kVector) * 4;
-#pragma unroll 4
-          for (int channel = own; channel < p.slab_channels; channel += together) {
-            const bool wanted = channel < limit;
-            ptx::CopyAsync<4 * kVector>(to, wanted ? from : p.source, wanted);
-            from += channels_on;
-            to += static_cast<uint32_t>(together * p.channel_pitch) * 4;
-          }
-        }
-        ptx::CopyAsyncArrive(At(control.lines_full[turn.stage]));
-        turn.Next(p.line_stages);
-      }
-    }
-    ptx::CopyAsyncCommit();
-    ptx::CopyAsyncWait<0>();
-  }
-
-  // By one thread.
+  // By one thread of the producers.
   __device__ void CopyWeights() const {
     ptx::WaitForKernelsBefore();  // which pack them
     Turn turn(1);
@@ -153,7 +70,7 @@ struct Kernel {
   // -- consumers --
 
   struct Rows {
-    uint32_t a[STEPS][4];
+    uint32_t a[kParts][STEPS][4];
   };
 
   // What a piece's instructions multiply. `above` and `below` are a thread's places in the window.
@@ -168,7 +85,12 @@ struct Kernel {
     for (int s = 0; s < STEPS; ++s) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        rows->a[s][i] = __float_as_uint(tf32::Element<float>::Load(__uint_as_float(rows->a[s][i])));
+        const float value = __uint_as_float(rows->a[0][s][i]);
+        const float high = tf32::Element<float>::Load(value);
+        rows->a[0][s][i] = __float_as_uint(high);
+        if constexpr (PRODUCTS == 3) {
+          rows->a[1][s][i] = __float_as_uint(tf32::LowPart(value, high));
+        }
       }
     }
   }
@@ -184,16 +106,19 @@ struct Kernel {
         first = ptx::LoadSharedWord(above + offset);
         second = ptx::LoadSharedWord(below + offset);
       }
-      rows->a[i / 2][i % 2 * 2] = first;
-      rows->a[i / 2][i % 2 * 2 + 1] = second;
+      rows->a[0][i / 2][i % 2 * 2] = first;
+      rows->a[0][i / 2][i % 2 * 2 + 1] = second;
     }
   }
   // Whatever defines them comes before.
   __device__ __forceinline__ static void PinRows(Rows* rows) {
 #pragma unroll
-    for (int s = 0; s < STEPS; ++s) {
+    for (int part = 0; part < kParts; ++part) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(rows->a[s][i])::"memory");
+      for (int s = 0; s < STEPS; ++s) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(rows->a[part][s][i])::"memory");
+      }
     }
   }
 
@@ -213,6 +138,7 @@ struct Kernel {
     // In a cluster, shared addresses have the block's rank above the 18 bits of a descriptor's.
     const uint64_t descriptor = wgmma::Descriptor(N * 16, 128) | ((weights & 0x3FFFF) >> 4);
     float sum[HALVES][N / 2];
+    float part[PRODUCTS == 3 ? N / 2 : 1];  // of three products: a piece's
     Walk walk;
     for (int t = work.first; t < p.tiles; t += work.step) {
       const Tile tile(p, t);
@@ -228,55 +154,74 @@ struct Kernel {
       walk.left = work.slabs * pieces;
       walk.quad = phase.first_quad;
       const auto load = [&](Rows* to) {
+        const int used = walk.lines.stage;
         if (walk.quad == phase.first_quad) {
-          ptx::BarrierWait(At(control.lines_full[walk.lines.stage]), walk.lines.parity);
+          ptx::BarrierWait(At(control.lines_full[used]), walk.lines.parity);
         }
-        const uint32_t stage = walk.lines.stage * p.line_bytes;
+        const uint32_t stage = used * p.line_bytes;
         LoadRows(to, walk.quad, above + stage, below + stage);
         PinRows(to);
         --walk.left;
         walk.quad += kQuads;
+        // Then a slab's rows are all in registers.
+        if (walk.quad == phase.first_quad + pieces * kQuads) {
+          walk.quad = phase.first_quad;
+          ptx::BarrierArrive(At(control.lines_empty[used]));
+          walk.lines.Next(p.line_stages);
+        }
       };
-      // Stages are given back when the products that read them have ended: those of the piece
+      // Weights are given back when the products that read them have ended: those of the piece
       // before.
-      int weights_before = kLinesNothing, lines_before = kLinesNothing;
+      int weights_before = kLinesNothing;
       const auto give_back = [&] {
         if (weights_before >= 0) ptx::BarrierArrive(At(control.weights_empty[weights_before]));
-        if (lines_before >= 0) ptx::BarrierArrive(At(control.lines_empty[lines_before]));
       };
       // Multiplies by a piece, while the rows of the next one are read.
-      int piece = 0;  // of the slab
       const auto multiply = [&](Rows* now, Rows* next) {
         const int used = walk.weights.stage;
         ptx::BarrierWait(At(control.weights_full[used]), walk.weights.parity);
         const uint64_t b = descriptor + static_cast<uint32_t>(used * (kPieceBytes >> 4));
         PinRows(now);
         wgmma::Fence();
+        if constexpr (PRODUCTS == 1) {
 #pragma unroll
-        for (int s = 0; s < STEPS; ++s) {
-          wgmma::MultiplyRegisters<float, N>::Run(sum[HALVES == 2 && s >= LinesFirstHalf(STEPS)],
-                                                  now->a[s], b + s * (2 * N * 16 >> 4), 1);
+          for (int s = 0; s < STEPS; ++s) {
+            wgmma::MultiplyRegisters<float, N>::Run(sum[HALVES == 2 && s >= LinesFirstHalf(STEPS)],
+                                                    now->a[0][s], b + s * (2 * N * 16 >> 4), 1);
+          }
+        } else {
+          // The small products first: less is cut off when the large one joins.
+          constexpr int kPairs[3][2] = {{1, 0}, {0, 1}, {0, 0}};  // parts of pixels, of weights
+#pragma unroll
+          for (int pair = 0; pair < 3; ++pair) {
+#pragma unroll
+            for (int s = 0; s < STEPS; ++s) {
+              wgmma::MultiplyRegisters<float, N>::Run(
+                  part, now->a[kPairs[pair][0]][s],
+                  b + kPairs[pair][1] * (kPartBytes >> 4) + s * (2 * N * 16 >> 4),
+                  pair + s == 0 ? 0 : 1);
+            }
+          }
         }
         wgmma::Commit();
-        wgmma::Wait<1>();
+        if constexpr (PRODUCTS == 1) wgmma::Wait<1>();
         give_back();
         weights_before = used;
-        lines_before = kLinesNothing;
         walk.weights.Next(p.weight_stages);
-        // A slab's rows are all in registers when its last piece is multiplied.
-        if (++piece == pieces) {
-          piece = 0;
-          walk.quad = phase.first_quad;
-          lines_before = walk.lines.stage;
-          walk.lines.Next(p.line_stages);
-        }
         if (walk.left > 0) load(next);
+        if constexpr (PRODUCTS == 3) {
+          wgmma::Wait<0>();
+          wgmma::Pin(part);
+#pragma unroll
+          for (int i = 0; i < N / 2; ++i) sum[0][i] += part[i];
+        }
       };
       Rows even, odd;
       load(&even);
-      for (int i = 0; i < work.slabs * pieces; i += 2) {
+      const int all = work.slabs * pieces;
+      for (int i = 0; i < all; i += 2) {
         multiply(&even, &odd);
-        if (i + 1 < work.slabs * pieces) multiply(&odd, &even);
+        if (i + 1 < all) multiply(&odd, &even);
       }
       wgmma::Wait<0>();
 #pragma unroll
@@ -302,7 +247,7 @@ struct Kernel {
   // The element of the window that is a place's own.
   __device__ __forceinline__ int WindowAt(int row) const {
     const At3 at = PlaceOf(row);
-    return at.n * p.image_pitch + at.y * p.step_h * p.row_pitch + at.x * p.step_w;
+    return at.n * p.image_pitch + at.y * p.place_step_h * p.row_pitch + at.x * p.step_w;
   }
 
   // Where the tile's columns are in the target, and their biases.
@@ -517,14 +462,17 @@ struct Kernel {
   }
 };
 
-template <int N, int HALVES, int STEPS>
-__global__ void __launch_bounds__(kThreads, 1) LinesKernel(const __grid_constant__ LinesParams p) {
+template <int N, int HALVES, int STEPS, int PRODUCTS>
+__global__ void __launch_bounds__(Threads<LinesCopiers(N, HALVES)>::kAll, 1)
+    LinesKernel(const __grid_constant__ LinesParams p) {
+  constexpr int kCopiers = LinesCopiers(N, HALVES);
+  using Block = Threads<kCopiers>;
   uint8_t* const shared = SharedMemory();
   Control& control = *reinterpret_cast<Control*>(shared);
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
   if (threadIdx.x == 0) {
     for (int i = 0; i < lines::kMostStages; ++i) {
-      ptx::BarrierInit(ptx::SharedAddress(&control.lines_full[i]), kLinesCopiers);
+      ptx::BarrierInit(ptx::SharedAddress(&control.lines_full[i]), kCopiers);
       ptx::BarrierInit(ptx::SharedAddress(&control.lines_empty[i]), kConsumers);
       ptx::BarrierInit(ptx::SharedAddress(&control.weights_full[i]), 1);
       ptx::BarrierInit(ptx::SharedAddress(&control.weights_empty[i]), kConsumers);
@@ -535,28 +483,24 @@ __global__ void __launch_bounds__(kThreads, 1) LinesKernel(const __grid_constant
   uint8_t* const order = shared + kLinesControlBytes;
   const uint32_t first =
       ptx::SharedAddress(order) + (p.ordered ? kLinesWarps * kLinesOrderBytes : 0);
-  const Kernel<N, HALVES, STEPS> kernel{p,
-                                        control,
-                                        ClusterWork(p.splits, p.slabs),
-                                        reinterpret_cast<float*>(order),
-                                        first,
-                                        first + p.line_stages * p.line_bytes};
-  if (warp < kProducers / 32) {
-    ptx::RegistersDown<kProducerRegisters>();
+  const Kernel<N, HALVES, STEPS, PRODUCTS> kernel{p,
+                                                  control,
+                                                  ClusterWork(p.splits, p.slabs),
+                                                  reinterpret_cast<float*>(order),
+                                                  first,
+                                                  first + p.line_stages * p.line_bytes};
+  if (warp < Block::kProducers / 32) {
+    ptx::RegistersDown<Block::kProducerRegisters>();
     const int thread = static_cast<int>(threadIdx.x);
-    if (thread >= kLinesCopiers) {
-      if (thread == kLinesCopiers) kernel.CopyWeights();
-    } else if (p.vector == 4) {
-      kernel.template CopyLines<4>(thread);
-    } else if (p.vector == 2) {
-      kernel.template CopyLines<2>(thread);
+    if (thread >= kCopiers) {
+      if (thread == kCopiers) kernel.CopyWeights();
     } else {
-      kernel.template CopyLines<1>(thread);
+      Copier<kCopiers>{p, control, kernel.work, first}.Copy(thread);
     }
     __syncwarp();
     if (p.splits > 1) cluster::Sync();  // as the consumers, when they add
   } else {
-    ptx::RegistersUp<kConsumerRegisters>();
+    ptx::RegistersUp<Block::kConsumerRegisters>();
     kernel.Consume();
   }
   // No block may go while another reads its shared memory.

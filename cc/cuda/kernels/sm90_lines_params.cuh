@@ -9,12 +9,20 @@
 
 namespace transconv::cuda::sm90_lines {
 
-constexpr int kProducers = 128, kConsumers = 256;  // of the former, one warp brings weights
-constexpr int kThreads = kProducers + kConsumers;
-// A thread starts with 168 registers. What producers give back is all that consumers can take: they
-// would wait for more for ever.
-constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
-static_assert(kProducers * (168 - kProducerRegisters) >= kConsumers * (kConsumerRegisters - 168));
+constexpr int kConsumers = 256;
+// The threads of a block and their registers. What producers give back is all that consumers can
+// take: they would wait for more for ever.
+template <int COPIERS>
+struct Threads {
+  static constexpr int kProducers = COPIERS + 32;  // a warp brings weights
+  static constexpr int kAll = kProducers + kConsumers;
+  static constexpr int kRegisters = 65536 / kAll / 8 * 8;  // to start with
+  static constexpr int kProducerRegisters = 56;
+  static constexpr int kConsumerRegisters = COPIERS > 96 ? 200 : 224;
+  static_assert(kProducers % 128 == 0, "registers change hands by warpgroups");
+  static_assert(kProducers * (kRegisters - kProducerRegisters) >=
+                kConsumers * (kConsumerRegisters - kRegisters));
+};
 
 struct Phase {
   const uint8_t* weights;
@@ -41,6 +49,8 @@ struct LinesParams {
   Divider by_tile_w, by_tile_h;
   // The window.
   int places, vector, row_pitch, image_pitch, channel_pitch, lane_pitch;
+  int row_step;      // source rows from one of its rows to the next
+  int place_step_h;  // rows of it from one place to the next
   Divider by_place, by_copy, by_row;
   int slab_channels, slabs, splits;
   int line_stages, weight_stages, line_bytes;

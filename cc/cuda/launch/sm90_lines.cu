@@ -43,23 +43,23 @@ int64_t Workspace(Pass pass, const Problem& problem, DType dtype) {
   return bytes;
 }
 
-template <int N, int HALVES, int STEPS>
+template <int N, int HALVES, int STEPS, int PRODUCTS = 1>
 cudaError_t LaunchKernel(const Call& call, const LinesPlan& g) {
   const PackLinesParams pack = PackParamsOf(call, g);
-  PackLinesKernel<STEPS><<<PackBlocks(pack), kPackLinesThreads, 0, call.stream>>>(pack);
+  PackLinesKernel<STEPS, PRODUCTS><<<PackBlocks(pack), kPackLinesThreads, 0, call.stream>>>(pack);
   cudaError_t status = cudaGetLastError();
   if (status != cudaSuccess) return status;
   int device = 0, multiprocessors = 0;
   if ((status = cudaGetDevice(&device)) != cudaSuccess) return status;
   status = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
   if (status != cudaSuccess) return status;
-  auto* kernel = LinesKernel<N, HALVES, STEPS>;
+  auto* kernel = LinesKernel<N, HALVES, STEPS, PRODUCTS>;
   const int shared = g.shared_bytes();
   status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
   if (status != cudaSuccess) return status;
   const LinesParams p = ParamsOf(call, g);
-  return LaunchBehind(kernel, Blocks(p, multiprocessors), kThreads, static_cast<size_t>(shared),
-                      call.stream, p, static_cast<unsigned>(p.splits));
+  return LaunchBehind(kernel, Blocks(p, multiprocessors), Threads<LinesCopiers(N, HALVES)>::kAll,
+                      static_cast<size_t>(shared), call.stream, p, static_cast<unsigned>(p.splits));
 }
 
 template <int N, int HALVES>
@@ -68,6 +68,9 @@ cudaError_t LaunchSteps(const Call& call, const LinesPlan& g) {
 }
 
 cudaError_t LaunchPlan(const Call& call, const LinesPlan& g) {
+  if (g.products == 3) {
+    return g.steps == 3 ? LaunchKernel<64, 1, 3, 3>(call, g) : LaunchKernel<64, 1, 4, 3>(call, g);
+  }
   const bool halves = g.phase[0].halves == 2;
   switch (g.instruction) {
     case 256:

@@ -105,6 +105,8 @@ inline LinesParams ParamsOf(const Call& call, const LinesPlan& g) {
   p.row_pitch = g.row_pitch();
   p.image_pitch = g.image_pitch();
   p.channel_pitch = g.channel_pitch;
+  p.row_step = g.row_step;
+  p.place_step_h = g.tile_h == 1 ? 0 : g.step_h / g.row_step;
   p.lane_pitch = g.lane_pitch();
   p.by_place = Divider(g.places());
   p.by_copy = Divider(g.copies);
