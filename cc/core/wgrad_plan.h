@@ -40,8 +40,9 @@ enum class WgradPlanes { kAll, kRow, kOne };
 struct WgradPlan {
   TilePlan tile;  // of the gradient of x: its source planes and halo are dy's
   WgradForm form;
-  bool run = false;  // a warpgroup's slots are vertical neighbours, one instruction covers them
-  int passes = 0;    // blocks that share a tile's data, each with other taps
+  bool boxes = false;  // a plane of dy is one copy: it begins at 128 bytes of shared memory
+  bool run = false;    // a warpgroup's slots are vertical neighbours, one instruction covers them
+  int passes = 0;      // blocks that share a tile's data, each with other taps
   int planes_h = 1, planes_w = 1;         // that a pass loads
   uint8_t plane_h[kWgradMaxPasses] = {};  // the first, by pass
   uint8_t plane_w[kWgradMaxPasses] = {};
@@ -54,7 +55,10 @@ struct WgradPlan {
   }
   // Distances of dy's cells in shared memory.
   constexpr int row_pitch() const { return 8 * tile.halo_columns; }
-  constexpr int plane_pitch() const { return PlanePitch(tile.halo_rows * row_pitch(), planes_w); }
+  constexpr int plane_pitch() const {
+    const int cells = tile.halo_rows * row_pitch();
+    return boxes ? cells : PlanePitch(cells, planes_w);
+  }
   constexpr int cell(int plane, int row, int column) const {
     return plane * plane_pitch() + row * row_pitch() + column;
   }

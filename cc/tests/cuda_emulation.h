@@ -38,7 +38,7 @@
 namespace transconv::emulation {
 
 struct Index {
-  unsigned x = 0;
+  unsigned x = 0, y = 0;  // y of whatever has one alone
 };
 
 constexpr int kWarp = 32;

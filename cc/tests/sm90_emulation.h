@@ -28,6 +28,7 @@
 #include <utility>
 #include <vector>
 
+#include "cuda/primitives/box.cuh"
 #include "cuda_emulation.h"
 #include "cuda_headers/cuda_fp16.h"
 #include "cuda_headers/vector_types.h"
@@ -224,6 +225,9 @@ inline void BarrierArriveExpect(uint32_t barrier, uint32_t bytes) {
   emulation::Change(barrier, 1, static_cast<int>(bytes));
 }
 inline void BarrierArrive(uint32_t barrier) { BarrierArriveExpect(barrier, 0); }
+inline void BarrierExpect(uint32_t barrier, uint32_t bytes) {
+  emulation::Change(barrier, 0, static_cast<int>(bytes));
+}
 // For the end of a phase of this parity: the present one is another.
 inline void BarrierWait(uint32_t barrier, uint32_t parity) {
   const emulation::MemoryBarrier* const b = emulation::BarrierAt(barrier);
@@ -271,6 +275,41 @@ inline void BulkLoad(uint32_t shared, const void* global, uint32_t bytes, uint32
   ++emulation::ChangesOf(barrier);
   emulation::loads[barrier].push_back([=] {
     std::memcpy(emulation::Shared(shared, bytes, 16), global, bytes);
+    emulation::Change(barrier, 0, -static_cast<int>(bytes));
+  });
+}
+// Of a map that is a tensor's address.
+inline void BoxLoad(uint32_t shared, const BoxMap& map, const BoxPlace& place, uint32_t barrier) {
+  const BoxTensor* tensor;
+  std::memcpy(&tensor, map.opaque, sizeof(tensor));
+  uint32_t count[5], bytes = 8;
+  for (int d = 0; d < 5; ++d) {
+    if (tensor->box[d] > kMostBox || tensor->step[d] > kMostBoxStep) emulation::Fail("a large box");
+    count[d] = (tensor->box[d] + tensor->step[d] - 1) / tensor->step[d];
+    bytes *= count[d];
+  }
+  if (tensor->step[0] != 1 || count[0] % 2 != 0) emulation::Fail("a box's rows have holes");
+  emulation::Shared(shared, bytes, 128);
+  std::memset(emulation::Shared(shared, bytes, 128), 0xff, bytes);
+  ++emulation::ChangesOf(barrier);
+  emulation::loads[barrier].push_back([=] {
+    uint8_t* to = emulation::Shared(shared, bytes, 128);
+    uint32_t at[5];
+    for (uint32_t i = 0; i < bytes / 8; ++i, to += 8) {
+      uint32_t rest = i;
+      bool inside = true;
+      const uint8_t* from = static_cast<const uint8_t*>(tensor->base);
+      for (int d = 0; d < 5; ++d) {
+        at[d] = rest % count[d] * tensor->step[d];
+        rest /= count[d];
+        const int64_t where = int64_t{place.at[d]} + at[d];
+        inside = inside && where >= 0 && where < static_cast<int64_t>(tensor->size[d]);
+        from += where * static_cast<int64_t>(d == 0 ? 8 : tensor->stride[d - 1]);
+      }
+      if (inside) emulation::readable.Check(from, 8, 8);
+      if (inside) std::memcpy(to, from, 8);
+      if (!inside) std::memset(to, 0, 8);
+    }
     emulation::Change(barrier, 0, -static_cast<int>(bytes));
   });
 }
@@ -405,6 +444,7 @@ inline uint32_t MaxAbsHalf2(uint32_t a, uint32_t b) {
 
 }  // namespace transconv::cuda::ptx
 #define TRANSCONV_CUDA_PRIMITIVES_PTX_CUH_
+#define TRANSCONV_CUDA_PRIMITIVES_BOX_LOAD_CUH_
 
 namespace transconv::cuda::mma {
 

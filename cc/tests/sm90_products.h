@@ -129,6 +129,12 @@ struct MultiplyRows {
     Start<Number, N>(d, Operand(a, false), Operand(b, false), true);
   }
 };
+template <typename Number, int TILES>
+struct MultiplyPixels {
+  static void Run(float (&d)[TILES][32], uint64_t a, uint64_t b) {
+    MultiplyRows<Number, 64 * TILES>::Run(reinterpret_cast<float (&)[32 * TILES]>(d), a, b);
+  }
+};
 
 }  // namespace transconv::cuda::wgmma
 #define TRANSCONV_CUDA_PRIMITIVES_WGMMA_CUH_

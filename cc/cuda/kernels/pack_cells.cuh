@@ -1,16 +1,18 @@
 // Brings an image into cells of eight channels in 16 bits, for the kernels that copy them.
 //
-// The result is [image][group][chunk of 8 channels][pixel][8], missing channels being zeros, and
-// for three products once more with the low parts. float32 becomes float16 with one scale for the
-// whole tensor: full precision for 2^25 below the largest magnitude. The scale is a guess from a
-// sample; packing finds the true magnitude, and in the rare case that it is beyond the guess, a
-// last kernel packs once more. Three products sample everything.
+// The result is [image][group][chunk of 8 channels][row][column][8], columns in the order of
+// ColumnOrder, missing channels and columns being zeros, and for three products once more with the
+// low parts. float32 becomes float16 with one scale for the whole tensor: full precision for 2^25
+// below the largest magnitude. The scale is a guess from a sample; packing finds the true
+// magnitude, and in the rare case that it is beyond the guess, a last kernel packs once more. Three
+// products sample everything.
 #ifndef TRANSCONV_CUDA_KERNELS_PACK_CELLS_CUH_
 #define TRANSCONV_CUDA_KERNELS_PACK_CELLS_CUH_
 
 #include <cstdint>
 
 #include "core/divider.h"
+#include "cuda/primitives/column_order.cuh"
 #include "cuda/primitives/operand.cuh"
 #include "cuda/primitives/ptx.cuh"
 
@@ -28,8 +30,10 @@ struct PackCellsParams {
   int64_t image, channel, pixel;  // strides of the source in elements
   int64_t low;                    // cells from a high part to its low part
   int channels_per_group;
-  int chunks, groups;  // chunks of a group
-  Divider by_pixel, by_chunk, by_group;
+  int chunks, groups;                              // chunks of a group
+  int columns;                                     // of the source; the cells of a row may be more
+  Divider by_cell, by_chunk, by_group, by_column;  // cells of a chunk, of a row
+  ColumnOrder order;
   int count;  // of cells; none if the image needs no packing
   int parts;  // of kPackCellsThreads cells
 };
@@ -68,7 +72,7 @@ static __global__ void __launch_bounds__(kPackCellsThreads)
   if (threadIdx.x % 32 == 0 && found != 0) atomicMax(&p.magnitudes->sample, found);
 }
 
-// Cell i is a pixel of a chunk: i = ((image * groups + group) * chunks + chunk) * pixels + pixel.
+// Cell i is a pixel of a chunk: i = ((image * groups + group) * chunks + chunk) * cells + pixel.
 template <typename T, int PRODUCTS, bool AGAIN>
 __device__ __forceinline__ void PackPart(const PackCellsParams& p, int part, int exponent) {
   using Raw = typename Element<T>::Raw;
@@ -76,10 +80,12 @@ __device__ __forceinline__ void PackPart(const PackCellsParams& p, int part, int
   uint32_t largest = 0;
   if (cell < p.count) {
     int image = cell;
-    const int pixel = p.by_pixel.Split(image);
+    int row = p.by_cell.Split(image);
+    const int column = p.by_column.Split(row);
     const int chunk = p.by_chunk.Split(image), group = p.by_group.Split(image);
     const int channel = group * p.channels_per_group + 8 * chunk;
-    const int channels = min(p.channels_per_group - 8 * chunk, 8);
+    const int channels = column < p.columns ? min(p.channels_per_group - 8 * chunk, 8) : 0;
+    const int pixel = row * p.columns + column;
     const Raw* const from =
         static_cast<const Raw*>(p.source) + image * p.image + channel * p.channel + pixel * p.pixel;
     Raw v[8];
@@ -89,7 +95,7 @@ __device__ __forceinline__ void PackPart(const PackCellsParams& p, int part, int
     const float scale = sizeof(T) == 4 ? ScaleOf(exponent) : 1.f;
     uint32_t packed[4], low[4];
     ConvertCell<T, PRODUCTS, 1>(v, scale, packed, low, 0);
-    uint4* const to = p.cells + cell;
+    uint4* const to = p.cells + (cell - column + p.order.PlaceOf(column));
     *to = make_uint4(packed[0], packed[1], packed[2], packed[3]);
     if constexpr (PRODUCTS == 3) to[p.low] = make_uint4(low[0], low[1], low[2], low[3]);
   }

@@ -24,6 +24,7 @@
 #include "cuda/kernels/sm90_wgrad_params.cuh"
 #include "cuda/primitives/operand.cuh"
 #include "cuda/primitives/ptx.cuh"
+#include "cuda/primitives/shared_memory.cuh"
 #include "cuda/primitives/wgmma.cuh"
 
 namespace transconv::cuda::sm90_wgrad {
@@ -181,25 +182,27 @@ struct Consumer {
 
 template <typename T, typename Form, bool RUN, int PRODUCTS, bool CELLS>
 __global__ void __launch_bounds__(kThreads, 1) WgradKernel(const __grid_constant__ WgradParams p) {
-  extern __shared__ __align__(1024) uint8_t shared[];
+  TRANSCONV_SHARED_MEMORY(shared);
   Control& control = *reinterpret_cast<Control*>(shared);
   const uint32_t stages = ptx::SharedAddress(shared) + kControlBytes;
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
   if (threadIdx.x == 0) {
     for (int i = 0; i < kMaxStages; ++i) {
-      ptx::BarrierInit(ptx::SharedAddress(&control.full[i]),
-                       CELLS ? Form::kProducers : Form::kProducerWarps);
+      ptx::BarrierInit(ptx::SharedAddress(&control.full[i]), !CELLS     ? Form::kProducerWarps
+                                                             : p.tables ? Form::kProducers
+                                                                        : 1);
       ptx::BarrierInit(ptx::SharedAddress(&control.empty[i]), Form::kConsumerWarps);
     }
     ptx::BarrierInitFence();
   }
-  const Work work(p);
-  const CellTables<Form> tables{p, work, ptx::SharedAddress(shared + p.table_at), warp, lane};
-  tables.BuildPlaces();
+  const uint32_t table = ptx::SharedAddress(shared + p.table_at);
+  if (!CELLS || p.tables) CellTables<Form>{p, Work(p), table, warp, lane}.BuildPlaces();
   if constexpr (CELLS) ptx::WaitForKernelsBefore();
   __syncthreads();
   if (warp < Form::kProducerWarps) {
     ptx::RegistersDown<Form::kProducerRegisters>();
+    const Work work(p);
+    const CellTables<Form> tables{p, work, table, warp, lane};
     if constexpr (CELLS) {
       CellsProducer<Form, PRODUCTS>{tables, control, stages}.Run();
     } else {
@@ -220,7 +223,7 @@ __global__ void __launch_bounds__(kThreads, 1) WgradKernel(const __grid_constant
     ptx::RegistersUp<Form::kConsumerRegisters>();
     const int thread = static_cast<int>(threadIdx.x) - Form::kProducers;
     const int group = (warp - Form::kProducerWarps) / 4;  // the same for all of a warp
-    Consumer<T, Form, RUN, PRODUCTS, CELLS>{p, work, control, stages, group, thread % 128}.Run();
+    Consumer<T, Form, RUN, PRODUCTS, CELLS>{p, Work(p), control, stages, group, thread % 128}.Run();
   }
 }
 

@@ -7,8 +7,10 @@
 
 #include "core/divider.h"
 #include "core/wgrad_plan.h"
+#include "cuda/primitives/box.cuh"
 #include "cuda/primitives/operand.cuh"
 #include "cuda/primitives/ptx.cuh"
+#include "cuda/primitives/shared_memory.cuh"
 
 namespace transconv::cuda::sm90_wgrad {
 
@@ -48,6 +50,12 @@ struct WgradParams {
   int64_t x_group, dy_group, x_chunk, dy_chunk, x_low, dy_low;
   const Magnitudes* magnitudes;
   int x_h, x_w, dy_h, dy_w;
+  BoxMap x_boxes, dy_boxes;          // cells that kernels/pack_cells.cuh made
+  bool x_packed, dy_packed, tables;  // whether there are such, and others
+  int groups, image_groups;          // of all images
+  int pass_planes;                   // of dy, that a pass loads
+  uint32_t box_bytes;                // of a stage
+  Divider by_plane_w, by_step;
   int step_h, step_w;  // from one cell to the next of a plane of dy
   int in_per_group, out_per_group, in_blocks, out_blocks, passes, units;
   int tiles, per_split, flush;
@@ -110,6 +118,10 @@ struct CellTables {
     return table + 4 * (part * TableCells() + cell);
   }
 
+  __device__ __forceinline__ uint32_t* Words(int part) const {
+    return reinterpret_cast<uint32_t*>(SharedMemory() + p.table_at) + part * TableCells();
+  }
+
   __device__ void BuildPlaces() const {
     for (int cell = threadIdx.x; cell < TableCells(); cell += kThreads) {
       const int dy_cell = cell - p.x_groups * 32;
@@ -126,8 +138,8 @@ struct CellTables {
             PackPlace(p.step_h * from.row + p.plane_h[p.pass_plane_h[work.pass] + from.plane_h],
                       p.step_w * from.column + p.plane_w[p.pass_plane_w[work.pass] + from.plane_w]);
       }
-      ptx::StoreSharedWord(At(0, cell), target);
-      ptx::StoreSharedWord(At(1, cell), place);
+      Words(0)[cell] = target;
+      Words(1)[cell] = place;
     }
   }
 
@@ -143,7 +155,7 @@ struct CellTables {
                      : OffsetOf(place, p.step_h * (y + p.first_row),
                                 p.step_w * (x_at + p.first_column), p.dy_h, p.dy_w, p.dy_pixel);
       }
-      ptx::StoreSharedWord(At(2 + which, cell), offset);
+      Words(2 + which)[cell] = offset;
     }
     return tile;
   }

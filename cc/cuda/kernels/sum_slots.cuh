@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "core/divider.h"
 #include "core/wgrad_plan.h"
 #include "cuda/primitives/operand.cuh"
 
@@ -21,12 +22,20 @@ struct SumParams {
   void* dw;  // (in_channels, out_channels / groups, kh, kw)
   int in_per_group, out_per_group, in_blocks, out_blocks, passes, splits;
   WgradForm form;
-  int taps, block_taps, tap_blocks;
-  unsigned blocks;
+  int taps;
   // Whether the last eight channels of a ragged count are the last chunk (core/rolling_plan.h).
   bool moved_back;
-  int64_t count;                   // float4 of one split
-  int16_t place[kWgradMaxPlaces];  // of a tap: (pass * tap groups + tap group) * slots + slot
+  int64_t count;  // float4 of one split
+  // Of a tap: (pass * tap groups + tap group) * slots + slot. DealSums makes it the slot among
+  // those of a pair of channel blocks, of the first half.
+  int16_t place[kWgradMaxPlaces];
+
+  // What DealSums fills in, so that the kernel, which has little else to do than to find its place,
+  // does not divide.
+  unsigned blocks;
+  int block_taps, parts;  // parts of the splits, that warps add
+  int places;             // slots of a pair of channel blocks
+  Divider by_tap_blocks, by_halves, by_out, by_in, by_parts, by_taps;
 };
 
 constexpr int kSumThreads = 512, kSumWarps = kSumThreads / 32;
@@ -41,8 +50,24 @@ inline void DealSums(int64_t slots, SumParams* p) {
   const int64_t units = slots * kSumParts;
   const int64_t wanted = std::clamp<int64_t>(CeilDiv(kSumBlocks, units), 1, p->taps);
   p->block_taps = std::min(static_cast<int>(CeilDiv(p->taps, wanted)), kSumTaps);
-  p->tap_blocks = static_cast<int>(CeilDiv(p->taps, p->block_taps));
-  p->blocks = static_cast<unsigned>(units * p->tap_blocks);
+  const int tap_blocks = static_cast<int>(CeilDiv(p->taps, p->block_taps));
+  p->blocks = static_cast<unsigned>(units * tap_blocks);
+  const int chains = static_cast<int>(CeilDiv(p->splits, kSumChain));
+  const int busy = std::min(kSumWarps / p->block_taps, p->splits);
+  p->parts = std::min(std::max(chains, busy), kSumShared / p->block_taps);
+  p->places = p->passes * p->form.warpgroups * p->form.slots;
+  for (int tap = 0; tap < p->taps; ++tap) {
+    const int slot = p->place[tap] % p->form.slots, group = p->place[tap] / p->form.slots;
+    const int pass = group / p->form.tap_groups(), tap_group = group % p->form.tap_groups();
+    p->place[tap] =
+        static_cast<int16_t>((pass * p->form.warpgroups + tap_group) * p->form.slots + slot);
+  }
+  p->by_tap_blocks = Divider(tap_blocks);
+  p->by_halves = Divider(p->form.halves);
+  p->by_out = Divider(p->out_blocks);
+  p->by_in = Divider(p->in_blocks);
+  p->by_parts = Divider(p->parts);
+  p->by_taps = Divider(p->block_taps);
 }
 
 template <typename T>
@@ -52,33 +77,24 @@ __global__ void __launch_bounds__(kSumThreads) SumSlotsKernel(const __grid_const
   int unit = static_cast<int>(blockIdx.x);
   const int rows = unit % 4, columns = unit / 4 % 8;
   unit /= kSumParts;
-  const int first_tap = unit % p.tap_blocks * p.block_taps;
-  unit /= p.tap_blocks;
-  const int half = unit % p.form.halves;
-  unit /= p.form.halves;
-  const int out_block = unit % p.out_blocks;
-  const int in_block = unit / p.out_blocks % p.in_blocks;
-  const int group = unit / p.out_blocks / p.in_blocks;
+  const int first_tap = p.by_tap_blocks.Split(unit) * p.block_taps;
+  const int half = p.by_halves.Split(unit);
+  int group = unit;
+  const int out_block = p.by_out.Split(group), in_block = p.by_in.Split(group);
   const int first_in = (in_block * p.form.halves + half) * 64 + 16 * rows;
   const int first_out = out_block * 64 + 8 * columns;
   if (first_in >= p.in_per_group || first_out >= p.out_per_group) return;
 
   const int taps = min(p.taps - first_tap, p.block_taps);
-  // Of the splits.
-  const int chains = max((p.splits + kSumChain - 1) / kSumChain, min(kSumWarps / taps, p.splits));
-  const int parts = min(chains, kSumShared / taps);
-  for (int i = warp; i < taps * parts; i += kSumWarps) {
-    const int tap = i / parts, part = i - tap * parts;
-    const int place = p.place[first_tap + tap];
-    const int slot = place % p.form.slots, lane_of_taps = place / p.form.slots;
-    const int tap_group = lane_of_taps % p.form.tap_groups();
-    const int pass = lane_of_taps / p.form.tap_groups();
-    const int warpgroup = tap_group + half;  // halves have the same taps
-    const int64_t tile =
-        (static_cast<int64_t>(unit * p.passes + pass) * p.form.warpgroups + warpgroup) *
-            p.form.slots +
-        slot;
-    const int begin = part * p.splits / parts, end = (part + 1) * p.splits / parts;
+  const int64_t first_tile = int64_t{unit} * p.places + half * p.form.slots;
+  for (int i = warp; i < taps * p.parts; i += kSumWarps) {
+    int tap = i;
+    const int part = p.by_parts.Split(tap);
+    const int64_t tile = first_tile + p.place[first_tap + tap];
+    const auto split = [&](int n) {
+      return static_cast<int>(p.by_parts.Quotient(static_cast<uint32_t>(n * p.splits)));
+    };
+    const int begin = split(part), end = split(part + 1);
     const float4* at = reinterpret_cast<const float4*>(p.slots) + begin * p.count +
                        (tile * 8 + columns) * 128 + 32 * rows + lane;
     float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
@@ -93,12 +109,14 @@ __global__ void __launch_bounds__(kSumThreads) SumSlotsKernel(const __grid_const
     sums[i][lane] = sum;
   }
   __syncthreads();
-  for (int i = threadIdx.x; i < 16 * 8 * taps; i += kSumThreads) {
-    const int tap = i % taps, out = i / taps % 8, in = i / taps / 8;
+  for (int i = threadIdx.x; i < 16 * 8 * p.block_taps; i += kSumThreads) {
+    int rest = i;
+    const int tap = p.by_taps.Split(rest), out = rest % 8, in = rest / 8;
+    if (tap >= taps) continue;
     const int from = 4 * (in % 8) + out / 2, element = 2 * (in / 8) + out % 2;
     float sum = 0.f;
-    for (int part = 0; part < parts; ++part) {
-      sum += reinterpret_cast<const float*>(&sums[tap * parts + part][from])[element];
+    for (int part = 0; part < p.parts; ++part) {
+      sum += reinterpret_cast<const float*>(&sums[tap * p.parts + part][from])[element];
     }
     const int in_chunk = first_in + in / 8 * 8;
     int to_in = in_chunk, to_out = first_out;

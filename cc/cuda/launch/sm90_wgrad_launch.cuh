@@ -1,283 +1,22 @@
-// Host side of the Hopper weight-gradient kernel: tiles, shared memory, splits, launches.
+// The launches of the Hopper weight-gradient kernel.
 #ifndef TRANSCONV_CUDA_LAUNCH_SM90_WGRAD_LAUNCH_CUH_
 #define TRANSCONV_CUDA_LAUNCH_SM90_WGRAD_LAUNCH_CUH_
 
-#include <algorithm>
-#include <cstdint>
-#include <iterator>
-#include <limits>
-
-#include "core/geometry.h"
-#include "core/wgrad_plan.h"
 #include "cuda/call.h"
 #include "cuda/kernels/sm90_wgrad.cuh"
 #include "cuda/kernels/sum_slots.cuh"
+#include "cuda/launch/encode_box.h"
 #include "cuda/launch/launch_behind.h"
 #include "cuda/launch/pack_cells_launch.cuh"
-#include "cuda/launch/sm90_limits.h"
+#include "cuda/launch/sm90_wgrad_programme.cuh"
 
 namespace transconv::cuda::sm90_wgrad {
-
-constexpr int kMinStages = 2;
-constexpr int kPreferredStages = 3;
-// Pixels between two additions in float32: truncation stays below 1e-5.
-constexpr int kFlushPixels = 8192;
-
-using Taps = Form<3, 1, 3>;    // three warpgroups with their own taps
-using Single = Form<3, 1, 1>;  // the same with three products, whose partial sums take registers
-using Pair = Form<2, 1, 3>;    // two warpgroups with their own taps
-using Halves = Form<2, 2, 4>;  // two warpgroups with two halves of 128 channels, one product
-using Thirds = Form<2, 2, 3>;  // the same with three products
-
-struct Programme {
-  WgradPlan plan;
-  bool cells;  // copies cells, instead of gathering them from the images
-  CellsOf x, dy;
-  int products;
-  int in_blocks, out_blocks, units;
-  int rows, columns, tiles_x, tiles_y;
-  int64_t tiles;
-  int splits, per_split, flush;
-  int x_cells, x_groups, cell_groups;
-  int x_row_bytes, dy_row_bytes, dy_at, part_bytes, stage_bytes, stages;
-  int table_at, raw_at, shared_bytes;
-  int64_t slot_bytes, magnitudes_at, x_cells_at, dy_cells_at, workspace_bytes;
-
-  int producer_warps() const { return kThreads / 32 - 4 * plan.form.warpgroups; }
-  int ahead() const { return plan.form.warpgroups == 3 ? Taps::kAhead : Halves::kAhead; }
-};
-
-struct TileSize {
-  int rows, columns;
-};
-// 8 columns: 16 pixels are taken from two rows.
-constexpr TileSize kTileSizes[] = {
-    {4, 128}, {2, 128}, {1, 128}, {8, 64}, {4, 64}, {2, 64}, {1, 64}, {8, 32}, {4, 32}, {2, 32},
-    {1, 32},  {16, 16}, {8, 16},  {4, 16}, {2, 16}, {1, 16}, {16, 8}, {8, 8},  {4, 8},  {2, 8}};
-
-// Fills in what follows from the plan and the tile; returns why it does not fit, or null.
-inline const char* SetTile(const Problem& q, DType dtype, TileSize size, Programme* programme) {
-  Programme& g = *programme;
-  g.rows = size.rows;
-  g.columns = size.columns;
-  g.plan.SetTile(size.rows, size.columns);
-  const TilePlan& tile = g.plan.tile;
-  const WgradForm& form = g.plan.form;
-  if (!tile.PlacesFit()) return "the halo of a tile exceeds shared memory";
-  g.in_blocks = static_cast<int>(CeilDiv(q.in_per_group(), 64 * form.halves));
-  g.out_blocks = static_cast<int>(CeilDiv(q.out_per_group(), 64));
-  const int64_t units = q.groups * g.in_blocks * g.out_blocks * g.plan.passes;
-  g.tiles_x = static_cast<int>(CeilDiv(q.w.in, size.columns));
-  g.tiles_y = static_cast<int>(CeilDiv(q.h.in, size.rows));
-  g.tiles = q.batch * g.tiles_x * g.tiles_y;
-  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
-  if (g.tiles > kMax - 1 || units > kMax / kSm90Blocks) return "more than 2^31 tiles";
-  g.units = static_cast<int>(units);
-  const int64_t splits = std::clamp<int64_t>(kSm90Blocks / units, 1, g.tiles);
-  g.per_split = static_cast<int>(CeilDiv(g.tiles, splits));
-  g.splits = static_cast<int>(CeilDiv(g.tiles, g.per_split));
-  g.flush = std::max(kFlushPixels / (size.rows * size.columns), 1);
-
-  g.x_cells = size.rows * size.columns;
-  g.x_groups = static_cast<int>(CeilDiv(g.x_cells, 32));
-  const int dy_groups = static_cast<int>(CeilDiv(g.plan.dy_cells(), 32));
-  g.cell_groups = form.halves * g.x_groups + dy_groups;
-  g.x_row_bytes = 8 * form.halves * size.columns * 16;
-  g.dy_row_bytes = 16 * g.plan.row_pitch();
-  g.dy_at = size.rows * g.x_row_bytes;
-  g.part_bytes = g.dy_at + 16 * g.plan.planes_h * g.plan.planes_w * g.plan.plane_pitch();
-  g.stage_bytes = g.part_bytes * (g.products == 3 ? 2 : 1);
-  const int table = 4 * 32 * (g.x_groups + dy_groups + 1);
-  const int raw =
-      dtype == DType::kF32 && !g.cells ? g.producer_warps() * g.ahead() * kCellBytes : 0;
-  const int fixed = kControlBytes + 4 * table + raw + 3 * 128;
-  if (fixed >= kSm90SharedBytes || g.stage_bytes > kSm90SharedBytes) {
-    return "the halo of a tile exceeds shared memory";
-  }
-  g.stages = std::min((kSm90SharedBytes - fixed) / g.stage_bytes, kPreferredStages);
-  if (g.stages < kMinStages) return "the halo of a tile exceeds shared memory";
-  g.table_at = (kControlBytes + g.stages * g.stage_bytes + 127) / 128 * 128;
-  g.raw_at = (g.table_at + 4 * table + 127) / 128 * 128;
-  g.shared_bytes = g.raw_at + raw;
-  g.slot_bytes = int64_t{4} * kSlotFloats * form.warpgroups * form.slots * g.units;
-  g.workspace_bytes = g.slot_bytes * g.splits;
-  if (g.cells) {
-    g.magnitudes_at = g.workspace_bytes;
-    g.x_cells_at = g.magnitudes_at + 256;
-    g.dy_cells_at = g.x_cells_at + g.x.bytes();
-    g.workspace_bytes = g.dy_cells_at + g.dy.bytes();
-  }
-  return nullptr;
-}
-
-// Cycles of a launch, roughly, on a card of a fixed size: results are the same everywhere.
-inline double Cost(const Programme& g) {
-  const WgradForm& form = g.plan.form;
-  // A unit of 32 cells of 8 channels, by all producers. Gathering waits for memory, so more warps
-  // bring more; what is ready comes as fast as the second-level cache gives it.
-  const double unit = g.cells ? 20 : 480.0 / g.producer_warps();
-  // Where a pass leaves out planes of a row, it uses half of every sector, or less.
-  const bool holes = g.plan.planes_w < g.plan.tile.w.planes;
-  const int x_groups = form.halves * g.x_groups;
-  const double groups = x_groups + (g.cell_groups - x_groups) * (holes ? g.cells ? 2 : 1.4 : 1);
-  const double loads = 8 * groups * unit * (g.products == 3 ? 1.5 : 1);
-  const double steps = g.x_cells / 16.0 * g.products;
-  const double products = steps * form.warpgroups * form.slots * 32;
-  constexpr double kTile = 600;  // barriers and tables
-  const double waves = static_cast<double>(CeilDiv(int64_t{g.units} * g.splits, kSm90Blocks));
-  // Slots are written, and read again.
-  constexpr double kBytes = 1500;  // a cycle
-  const double slots = 2.0 * static_cast<double>(g.slot_bytes) * g.splits / kBytes;
-  return waves * g.per_split * (std::max(loads, products) + kTile) + slots;
-}
-
-inline const char* Choose(const Problem& q, Pass pass, DType dtype, bool cells, Programme* best) {
-  if (pass != Pass::kGradWeight) return "computes the weight gradient alone";
-  if (dtype == DType::kF64) return "has no float64 instructions";
-  if (const char* reason = TooLarge(q, dtype)) return reason;
-  Programme g{};
-  g.cells = cells;
-  g.products = ProductsOf(q, dtype);
-  if (cells) {
-    g.x = CellsOf(q, dtype, true);
-    g.dy = CellsOf(q, dtype, false);
-    if (const char* reason = g.x.TooLarge()) return reason;
-    if (const char* reason = g.dy.TooLarge()) return reason;
-  }
-  constexpr WgradForm kOne[] = {Taps::kForm, Halves::kForm};
-  constexpr WgradForm kThree[] = {Single::kForm, Pair::kForm, Thirds::kForm};
-  const WgradForm* const forms = g.products == 3 ? kThree : kOne;
-  const char* reason = "the kernel or the stride is too large for a tile programme";
-  double least = std::numeric_limits<double>::infinity();
-  const size_t count = g.products == 3 ? std::size(kThree) : std::size(kOne);
-  for (size_t i = 0; i < count; ++i) {
-    if (forms[i].halves == 2 && q.in_per_group() <= 64) continue;
-    for (const WgradPlanes planes : {WgradPlanes::kAll, WgradPlanes::kRow, WgradPlanes::kOne}) {
-      if (!MakeWgradPlan(q, forms[i], planes, &g.plan)) continue;
-      const TilePlan& tile = g.plan.tile;
-      if (planes == WgradPlanes::kRow && tile.h.planes == 1) continue;
-      if (planes == WgradPlanes::kOne && tile.w.planes == 1) continue;
-      TileSize size{0, 0};
-      for (const TileSize& other : kTileSizes) {
-        if (const char* why = SetTile(q, dtype, other, &g)) {
-          reason = why;
-        } else if (const double cost = Cost(g); cost < least) {
-          least = cost;
-          size = other;
-        }
-      }
-      if (size.rows == 0) continue;
-      SetTile(q, dtype, size, &g);
-      *best = g;
-    }
-  }
-  return least < std::numeric_limits<double>::infinity() ? nullptr : reason;
-}
-
-inline void FillParams(const Call& call, const Programme& g, WgradParams* p) {
-  const Problem& q = call.problem;
-  const TilePlan& tile = g.plan.tile;
-  const bool first = q.layout == Layout::kNCHW;
-  *p = WgradParams{};
-  p->x = call.x;
-  p->dy = call.y;
-  p->slots = static_cast<float*>(call.workspace);
-  const int64_t x_size = q.h.in * q.w.in, dy_size = q.h.out * q.w.out;
-  const int64_t element = static_cast<int64_t>(ByteWidth(call.dtype));
-  p->x_batch = q.in_channels * x_size * element;
-  p->x_channel = static_cast<uint32_t>((first ? x_size : 1) * element);
-  p->x_pixel = static_cast<uint32_t>((first ? 1 : q.in_channels) * element);
-  p->dy_batch = q.out_channels * dy_size * element;
-  p->dy_channel = static_cast<uint32_t>((first ? dy_size : 1) * element);
-  p->dy_pixel = static_cast<uint32_t>((first ? 1 : q.out_channels) * element);
-  if (g.cells) {
-    const uint8_t* const workspace = static_cast<const uint8_t*>(call.workspace);
-    if (!g.x.direct) p->x = workspace + g.x_cells_at;
-    if (!g.dy.direct) p->dy = workspace + g.dy_cells_at;
-    p->magnitudes = reinterpret_cast<const Magnitudes*>(workspace + g.magnitudes_at);
-    p->x_batch = g.x.image();
-    p->dy_batch = g.dy.image();
-    p->x_pixel = static_cast<uint32_t>(g.x.pixel());
-    p->dy_pixel = static_cast<uint32_t>(g.dy.pixel());
-    p->x_group = g.x.group();
-    p->dy_group = g.dy.group();
-    p->x_chunk = g.x.chunk();
-    p->dy_chunk = g.dy.chunk();
-    p->x_low = g.x.low();
-    p->dy_low = g.dy.low();
-  }
-  p->x_h = static_cast<int>(q.h.in);
-  p->x_w = static_cast<int>(q.w.in);
-  p->dy_h = static_cast<int>(q.h.out);
-  p->dy_w = static_cast<int>(q.w.out);
-  p->step_h = static_cast<int>(tile.h.source_step);
-  p->step_w = static_cast<int>(tile.w.source_step);
-  p->in_per_group = static_cast<int>(q.in_per_group());
-  p->out_per_group = static_cast<int>(q.out_per_group());
-  p->in_blocks = g.in_blocks;
-  p->out_blocks = g.out_blocks;
-  p->passes = g.plan.passes;
-  p->units = g.units;
-  p->by_strip = Divider(g.tiles_x);
-  p->by_row = Divider(g.tiles_y);
-  p->tiles = static_cast<int>(g.tiles);
-  p->per_split = g.per_split;
-  p->flush = g.flush;
-  p->rows = g.rows;
-  p->columns = g.columns;
-  p->halo_rows = tile.halo_rows;
-  p->halo_columns = tile.halo_columns;
-  p->planes_w = g.plan.planes_w;
-  p->x_cells = g.x_cells;
-  p->dy_cells = g.plan.dy_cells();
-  p->x_groups = g.x_groups;
-  p->dy_groups = g.cell_groups - g.plan.form.halves * g.x_groups;
-  const int units = 8 / g.producer_warps() * g.cell_groups;
-  const bool rounds = element == 2 && !g.cells;  // in registers
-  const int round = g.plan.form.warpgroups == 3 ? Taps::kUnits : Halves::kUnits;
-  p->units_per_warp = rounds ? static_cast<int>(CeilDiv(units, round) * round) : units;
-  p->ahead = AheadOf(units, g.ahead());
-  p->stages = g.stages;
-  p->stage_bytes = g.stage_bytes;
-  p->part_bytes = g.part_bytes;
-  p->dy_at = g.dy_at;
-  p->x_row_bytes = g.x_row_bytes;
-  p->x_chunk_bytes = 16 * g.columns;
-  p->dy_row_bytes = g.dy_row_bytes;
-  p->dy_chunk_bytes = g.dy_row_bytes / 8;
-  p->dy_plane_bytes = 16 * g.plan.plane_pitch();
-  p->pixel_groups = g.columns == 8 ? 1 : 0;
-  p->table_at = g.table_at;
-  p->raw_at = g.raw_at;
-  for (int i = 0; i < kMaxPlanes; ++i) {
-    p->plane_h[i] = static_cast<int>(tile.h.plane[i]);
-    p->plane_w[i] = static_cast<int>(tile.w.plane[i]);
-  }
-  p->first_row = static_cast<int>(tile.first_row[0]);
-  p->first_column = static_cast<int>(tile.first_column);
-  std::copy_n(g.plan.plane_h, g.plan.passes, p->pass_plane_h);
-  std::copy_n(g.plan.plane_w, g.plan.passes, p->pass_plane_w);
-  const int places = g.plan.form.taps();  // of a pass
-  for (int i = 0; i < g.plan.places(); ++i) {
-    // A slot without a tap repeats another one's work, the first of the pass; its sums are never
-    // read.
-    const int pass = i / places, first = g.plan.tap[pass * places];
-    const int tap = g.plan.tap[i] < 0 ? first : g.plan.tap[i];
-    p->start[i] = static_cast<uint16_t>(g.dy_at / 16 + g.plan.start(pass, tap));
-  }
-}
 
 template <typename T, typename Form, bool RUN, int PRODUCTS, bool CELLS>
 cudaError_t LaunchKernel(const Call& call, const Programme& g) {
   cudaError_t status = cudaSuccess;
   if constexpr (CELLS) {
-    uint8_t* const workspace = static_cast<uint8_t*>(call.workspace);
-    Magnitudes* const magnitudes = reinterpret_cast<Magnitudes*>(workspace + g.magnitudes_at);
-    const Layout layout = call.problem.layout;
-    const PackBothParams pack{
-        {PackParamsOf(g.x, layout, call.x, workspace + g.x_cells_at, magnitudes),
-         PackParamsOf(g.dy, layout, call.y, workspace + g.dy_cells_at, magnitudes + 1)}};
-    status = LaunchPackCells<T, PRODUCTS>(pack, call.stream);
+    status = LaunchPackCells<T, PRODUCTS>(PackParamsOf(call, g), call.stream);
     if (status != cudaSuccess) return status;
   }
   auto* kernel = WgradKernel<T, Form, RUN, PRODUCTS, CELLS>;
@@ -286,6 +25,11 @@ cudaError_t LaunchKernel(const Call& call, const Programme& g) {
   if (status != cudaSuccess) return status;
   WgradParams p;
   FillParams(call, g, &p);
+  if constexpr (CELLS) {
+    if (p.x_packed) status = EncodeBox(BoxesOfX(p, g), &p.x_boxes);
+    if (p.dy_packed && status == cudaSuccess) status = EncodeBox(BoxesOfDy(p, g), &p.dy_boxes);
+    if (status != cudaSuccess) return status;
+  }
   const unsigned grid = static_cast<unsigned>(g.splits * g.units);
   if constexpr (CELLS) {
     status = LaunchBehind(kernel, grid, kThreads, g.shared_bytes, call.stream, p);
@@ -295,24 +39,7 @@ cudaError_t LaunchKernel(const Call& call, const Programme& g) {
   }
   if (status != cudaSuccess) return status;
 
-  const Problem& q = call.problem;
-  SumParams s{};
-  s.slots = static_cast<const float*>(call.workspace);
-  s.dw = call.w;
-  s.in_per_group = static_cast<int>(q.in_per_group());
-  s.out_per_group = static_cast<int>(q.out_per_group());
-  s.in_blocks = g.in_blocks;
-  s.out_blocks = g.out_blocks;
-  s.passes = g.plan.passes;
-  s.splits = g.splits;
-  s.form = g.plan.form;
-  s.taps = static_cast<int>(q.taps());
-  s.count = g.slot_bytes / 16;
-  for (int i = 0; i < g.plan.places(); ++i) {
-    const int tap = g.plan.tap[i];
-    if (tap >= 0) s.place[g.plan.tile.tap_kernel[tap]] = static_cast<int16_t>(i);
-  }
-  DealSums(q.groups * g.in_blocks * g.out_blocks * int64_t{g.plan.form.halves}, &s);
+  const SumParams s = SumParamsOf(call, g);
   // Not early: measured, blocks that wait beside the last matrix blocks cost more than a launch.
   SumSlotsKernel<T><<<s.blocks, kSumThreads, 0, call.stream>>>(s);
   return cudaGetLastError();
@@ -330,6 +57,12 @@ cudaError_t LaunchForms(const Call& call, const Programme& g) {
     }
   }
   if (form.halves == 2) return LaunchKernel<T, Halves, false, 1, CELLS>(call, g);
+  if constexpr (!CELLS) {
+    if (form.warpgroups == 2) {
+      return g.plan.run ? LaunchKernel<T, Pair, true, 1, false>(call, g)
+                        : LaunchKernel<T, Pair, false, 1, false>(call, g);
+    }
+  }
   return g.plan.run ? LaunchKernel<T, Taps, true, 1, CELLS>(call, g)
                     : LaunchKernel<T, Taps, false, 1, CELLS>(call, g);
 }

@@ -28,6 +28,10 @@ __device__ __forceinline__ void BarrierArriveExpect(uint32_t barrier, uint32_t b
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
 }
+__device__ __forceinline__ void BarrierExpect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
 __device__ __forceinline__ bool BarrierTryWait(uint32_t barrier, uint32_t parity) {
   uint32_t done;
   asm volatile(
