@@ -222,6 +222,7 @@ CANDIDATES: tuple[Candidate, ...] = (
         _kernel("cuda:sm90_wgrad_rolling", _hopper),
         _all(
             measured.short_rows,
+            measured.few_strips,
             measured.split_loses,
             measured.hopper_loses(rolling=True),
         ),

@@ -61,6 +61,8 @@ def taps_lose(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
 
 _FEW_PIXELS = {_FORWARD: 1 << 12, _INPUT: 1 << 14, _WEIGHT: 1 << 17}
 _FEW_STRIDED = 1 << 13  # of a strided weight gradient
+_MUCH_STRIDED = 3 << 31  # of which so many multiply-adds fill a card all the same
+_WIDE_PIXELS = 1 << 10  # of groups of a wide matrix
 _LITTLE_WORK = 1 << 30  # multiply-adds
 _LARGE_STRIDE = 4
 _LARGE_STRIDE_PIXELS = 1 << 13
@@ -75,6 +77,12 @@ _LONG_ROW = 128  # of a 16-bit image
 _SECTOR = 16  # elements of 16 bits
 _ROLLING_TAPS = 3  # each way, in one pass of the rolling weight gradient
 _MOST_WASTE, _MOST_FOLDED_WASTE = 1.6, 1.3
+
+
+def _products(spec: Spec) -> int:
+    """Multiply-adds, about: one for every pixel of x, tap and pair of channels."""
+    pixels = spec.batch * math.prod(spec.in_size)
+    return pixels * spec.taps * spec.in_channels * spec.out_per_group
 
 
 def _strided_loses(pass_name: str, spec: Spec) -> str | None:
@@ -107,7 +115,9 @@ def _library_wins_in_16_bits(pass_name: str, spec: Spec, rolling: bool) -> bool:
     channels = max(spec.in_per_group, spec.out_per_group)
     if spec.is_strided:
         few = channels <= _MANY_CHANNELS and spec.taps <= _FEW_TAPS_16_BIT
-        return g.dilation == (1, 1) and (pass_name == _WEIGHT or not few)
+        if pass_name == _WEIGHT:
+            few = _products(spec) >= _MUCH_STRIDED
+        return g.dilation == (1, 1) and not few
     if rolling:
         return False
     short = spec.in_size[1] < _LONG_ROW or channels > _MANY_CHANNELS
@@ -145,8 +155,9 @@ def hopper_loses(rolling: bool = False) -> Rule:
         if g.groups > 1:
             if min(channels) < _FEW_CHANNELS:
                 return f"fewer than {_FEW_CHANNELS} channels a group waste its tiles"
+            pixels = spec.batch * math.prod(spec.in_size)
             wide = spec.itemsize == 2 and min(channels) >= _WIDE_MATRIX
-            if pass_name == _WEIGHT and wide:
+            if pass_name == _WEIGHT and wide and pixels < _WIDE_PIXELS:
                 return f"a library is faster with {_WIDE_MATRIX} channels a group"
             return None
         if spec.dtype == "float32" and g.precision > Precision.DEFAULT:
@@ -166,8 +177,9 @@ def hopper_loses(rolling: bool = False) -> Rule:
         few = _FEW_PIXELS[pass_name]
         if pass_name == _WEIGHT and spec.is_strided:
             few = _FEW_STRIDED
-        work = pixels * math.prod(channels) * spec.taps
-        if pixels < few:
+        work = _products(spec)
+        much = pass_name == _WEIGHT and spec.is_strided and work >= _MUCH_STRIDED
+        if pixels < few and not much:
             return f"fewer than {few} pixels do not fill its tiles"
         half = pass_name != _WEIGHT and min(channels) <= _HALF_TILE
         if work < (2 if half else 1) * _LITTLE_WORK:
@@ -226,20 +238,39 @@ _MUCH_WORK = 1 << 33
 _SMALL_KERNEL = 9  # taps
 
 
+_LITTLE_EXACT_WORK = 5 << 28
+
+
+def _skips_rows(spec: Spec) -> bool:
+    """Whether some rows of y have no tap: it reads none of them, as measured."""
+    g = spec.geometry
+    few = max(spec.in_channels, spec.out_channels) <= _ROW
+    return spec.is_strided and g.dilation[0] > 1 and g.stride[0] > 2 and few
+
+
+def _reads_few_taps(spec: Spec) -> bool:
+    return spec.taps <= _TINY and spec.in_channels > _ROW
+
+
 def lines_lose(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     """Where the matrix product of lines loses.
 
     It multiplies TF32, half as fast as the tile kernel's 16-bit products, but copies
     what that one gathers and converts: faster where there is little to multiply for
-    what is read. Measured without dilation, from 8 channels on.
+    what is read. Measured from 8 channels on.
     """
     del facts
     g = spec.geometry
     channels = spec.in_channels, spec.out_channels
     pixels = spec.batch * math.prod(spec.in_size)
     work = pixels * math.prod(channels) * spec.taps
-    if g.dilation != (1, 1) or g.groups > 1:
-        return "groups and dilations have not been measured"
+    exact = g.precision > Precision.DEFAULT
+    if g.groups > 1:
+        return "groups have not been measured"
+    if exact and pass_name == _INPUT and _skips_rows(spec):
+        return None
+    if g.dilation != (1, 1):
+        return "dilations have not been measured, or other rows are as fast"
     if min(channels) < _FEWEST_CHANNELS:
         return f"fewer than {_FEWEST_CHANNELS} channels leave its tiles empty"
     if spec.in_size[1] < _NARROWEST_LINE or pixels < _FEWEST_PIXELS:
@@ -248,6 +279,10 @@ def lines_lose(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
             f"{_FEWEST_PIXELS} in all, do not fill its tiles"
         )
     axes = zip(spec.kernel_size, g.stride, strict=True)
+    if exact and not spec.is_strided:
+        return "without a stride it has been measured with one product alone"
+    if exact and (work > _LITTLE_EXACT_WORK or _reads_few_taps(spec)):
+        return "three 16-bit products are faster than three of TF32"
     if not spec.is_strided:
         small = _SMALL_PIXELS <= pixels <= 2 * _SMALL_PIXELS and spec.taps > 1
         if pass_name == _INPUT and small and max(channels) <= _MANY_CHANNELS:
@@ -278,12 +313,30 @@ def lines_lose(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     return None
 
 
-_FEWEST_LINE_CHANNELS = 48  # of x, in a weight gradient
 _FEW_LINE_PIXELS = 16
 _MANY_LINE_POSITIONS = 1 << 10
 _FEW_UNSTRIDED = 1 << 13  # positions of a layer without a stride
-_MOST_LINE_PRODUCTS = 1 << 34
-_MOST_DEEP_LINE_PRODUCTS = 7 << 30  # from _MANY_SUMMED channels on
+# Microseconds of both rows on an H200, fitted to 106 layers: what either chooses by
+# them takes 1.02 times the faster one's time in the mean. A product of lines takes as
+# long however few channels of x there are, up to 128; cells are packed pixel by pixel,
+# multiplied 64 x 64 channels at a time, and have their sums added for every weight.
+_LINE_PRODUCTS, _CELL_PRODUCTS = 1e8, 4e8  # in a microsecond
+_PACKED_PIXELS, _ADDED_WEIGHTS = 5e5, 3e5
+_CELL_LAUNCHES = 10
+
+
+def _lines_outlast_cells(spec: Spec) -> bool:
+    pixels = spec.batch * math.prod(spec.in_size) * spec.in_channels
+    pixels += spec.batch * math.prod(spec.out_size) * spec.out_channels
+    weights = spec.taps * spec.in_channels * spec.out_channels
+    padded = _products(spec)
+    for channels in (spec.in_channels, spec.out_channels):
+        padded *= -(-channels // _ROW) * _ROW / channels
+    narrow = max(1, _MANY_CHANNELS / spec.in_channels)
+    lines = _products(spec) * narrow / _LINE_PRODUCTS
+    cells = _CELL_LAUNCHES + pixels / _PACKED_PIXELS
+    cells += padded / _CELL_PRODUCTS + weights / _ADDED_WEIGHTS
+    return lines > cells
 
 
 def lines_wgrad_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
@@ -291,25 +344,20 @@ def lines_wgrad_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | N
     del pass_name, facts
     if spec.geometry.groups > 1:
         return "groups have not been measured"
-    fewest = _FEWEST_LINE_CHANNELS
     if not spec.is_strided:
         if spec.batch * math.prod(spec.in_size) > _FEW_UNSTRIDED:
             return "without a stride other rows read every pixel once, too"
         if spec.geometry.dilation != (1, 1) or spec.taps == 1:
             return "without a stride dilations and single taps have not been measured"
-        fewest = _HALF_TILE
-    if spec.in_channels < fewest:
-        return f"fewer than {fewest} channels leave its tiles empty"
+    if spec.in_channels < _HALF_TILE:
+        return f"fewer than {_HALF_TILE} channels leave its tiles empty"
     if spec.in_size[1] % 2 or spec.out_size[1] % 2:
         return "rows of odd width are copied value by value"
     pixels = math.prod(spec.in_size)
-    positions = spec.batch * pixels
-    if pixels <= _FEW_LINE_PIXELS and positions >= _MANY_LINE_POSITIONS:
+    if pixels <= _FEW_LINE_PIXELS and spec.batch * pixels >= _MANY_LINE_POSITIONS:
         return f"images of {pixels} pixels are cut into many short lines"
-    products = positions * spec.taps * spec.in_channels * spec.out_channels
-    deep = spec.in_channels >= _MANY_SUMMED
-    if products > (_MOST_DEEP_LINE_PRODUCTS if deep else _MOST_LINE_PRODUCTS):
-        return f"{products} products are worth packing for"
+    if spec.is_strided and _lines_outlast_cells(spec):
+        return f"{_products(spec)} products are worth packing for"
     return None
 
 
@@ -351,6 +399,22 @@ def split_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     return None
 
 
+_FEW_ROLLING_PRODUCTS = 1 << 33
+
+
+def few_strips(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
+    """Where packed images are multiplied sooner than strips of them have started.
+
+    Measured in float32: 4.8e9 products 0.130 ms, and 0.097 of packed cells; 9.7e9
+    0.172 and 0.171.
+    """
+    del pass_name, facts
+    packs = spec.itemsize == 4 and spec.geometry.precision == Precision.DEFAULT
+    if packs and _products(spec) < _FEW_ROLLING_PRODUCTS:
+        return f"{_products(spec)} products are worth packing for"
+    return None
+
+
 def short_rows(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     """Where rows are shorter than the rolling weight gradient's strips."""
     del pass_name, facts
@@ -386,8 +450,9 @@ def packing_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     channels = spec.in_per_group, spec.out_per_group
     if taps <= 2 and spec.taps < _REPAYING and min(channels) <= _MANY_CHANNELS:
         return "few taps read a pixel, which does not repay packing it"
-    if taps < 4 and max(channels) <= _ROW:
-        return "one block reads a pixel, which does not repay packing it"
+    exact = spec.itemsize == 4 and spec.geometry.precision > Precision.DEFAULT
+    if exact and spec.is_strided and min(channels) <= _ROW:
+        return f"blocks of {_ROW} channels gather what three products take as fast"
     return None
 
 

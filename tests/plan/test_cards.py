@@ -325,7 +325,7 @@ MEASURED = {
     ),
     "many_pixels": (
         *((8, 128, 128, 128), (128, 64, 4, 4), {"stride": 2, "padding": 1}),
-        *("float32", ("cuda:sm90_tile", "cuda:sm90_tile", "cuda:sm90_lines_wgrad")),
+        *("float32", ("cuda:sm90_tile", "cuda:sm90_tile", "cuda:sm90_wgrad_cells")),
     ),
     "many_channels_of_few_pixels": (
         *((1, 1024, 16, 16), (1024, 256, 4, 4), {"stride": 2, "padding": 1}),
@@ -340,6 +340,32 @@ MEASURED = {
     "many_products": (
         *((128, 64, 64, 64), (64, 128, 4, 4), {"stride": 2}, "float32"),
         ("xla:dilated", "cuda:sm90_tile", "cuda:sm90_wgrad_cells"),
+    ),
+    "products_of_few_pixels": (
+        *((4, 512, 32, 32), (512, 512, 3, 3), {"stride": 2}, "float32"),
+        ("xla:dilated", "xla:strided", "cuda:sm90_wgrad_cells"),
+    ),
+    "few_products_without_a_stride": (
+        *((16, 32, 128, 128), (32, 64, 3, 3), {}, "float32"),
+        ("cuda:sm90_rolling", "cuda:sm90_rolling", "cuda:sm90_wgrad_cells"),
+    ),
+    "few_exact_products": (
+        *((1, 256, 64, 64), (256, 128, 3, 3)),
+        *({"stride": 2, "padding": 1, "output_padding": 1, "precision": "highest"},),
+        "float32",
+        ("cuda:sm90_tile", "cuda:sm90_lines", "cuda:sm90_wgrad_cells"),
+    ),
+    "exact_rows_that_no_tap_reads": (
+        *((16, 32, 64, 128), (32, 64, 3, 3)),
+        *({"stride": 5, "padding": 1, "dilation": 2, "precision": "highest"},),
+        "float32",
+        ("cuda:sm90_tile", "cuda:sm90_lines", "cuda:sm90_wgrad"),
+    ),
+    "exact_products_of_few_channels": (
+        *((16, 64, 128, 128), (64, 128, 3, 3)),
+        *({"stride": 2, "padding": 1, "output_padding": 1, "precision": "highest"},),
+        "float32",
+        ("cuda:sm90_tile", "cuda:sm90_tile", "cuda:sm90_wgrad"),
     ),
     "many_images_of_few_pixels": (
         *((64, 512, 4, 4), (512, 256, 4, 4), {"stride": 2, "padding": 1}, "float32"),
@@ -369,7 +395,7 @@ MEASURED = {
     ),
     "deep_on_few_pixels": (
         *((8, 1026, 12, 16), (1026, 256, 4, 4), {"stride": 2, "padding": 1}, "float32"),
-        ("cuda:sm90_lines", "xla:strided", "cuda:sm90_lines_wgrad"),
+        ("cuda:sm90_lines", "xla:strided", "cuda:sm90_wgrad_cells"),
     ),
     "depthwise": (
         *((16, 64, 64, 64), (64, 1, 4, 4)),
@@ -386,7 +412,7 @@ MEASURED = {
     ),
     "stride_2_16_bit": (
         *((32, 64, 64, 64), (64, 64, 4, 4), {"stride": 2, "padding": 1}, "bfloat16"),
-        ("xla:dilated", "xla:strided", "xla:filter"),
+        ("xla:dilated", "xla:strided", "cuda:sm90_wgrad_cells"),
     ),
     "dilated_16_bit": (
         *((16, 32, 64, 128), (32, 64, 3, 3)),
