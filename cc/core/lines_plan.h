@@ -65,7 +65,7 @@ struct LinesPhase {
 
 // Threads that copy windows: more where sums leave them registers.
 TRANSCONV_HOST_DEVICE constexpr int LinesCopiers(int instruction, int halves) {
-  return instruction * halves == 64 ? 224 : 96;
+  return instruction * halves <= 64 ? 224 : 96;
 }
 // Of a piece with two halves, the steps of the first one.
 TRANSCONV_HOST_DEVICE constexpr int LinesFirstHalf(int steps) { return steps / 2; }
@@ -366,7 +366,7 @@ inline const char* CannotLines(const Problem& q, Pass pass, DType dtype) {
   if (pass == Pass::kGradWeight) return "computes no weight gradient";
   if (dtype != DType::kF32) return "multiplies float32";
   if (q.precision != Precision::kDefault && pass == Pass::kForward) {
-    return "has three products for the gradient of x alone";
+    return "has precision HIGH and HIGHEST for gradients of x alone";
   }
   if (q.layout != Layout::kNCHW) return "reads lines of one channel: NCHW alone";
   if (q.groups != 1) return "has no groups";
@@ -409,8 +409,9 @@ void ForEachPlan(const Problem& q, bool forward, int multiprocessors, int vector
   const int64_t image = channels * (forward ? q.h.in * q.w.in : q.h.out * q.w.out);
   const Residues of(q, forward);
   if (!of.Complete()) return;
-  // Sums of three products take twice the registers.
-  const int widest = g.products == 3 ? 64 : of.halves ? 128 : 256;
+  // Sums of three products take twice the registers, their weights twice the memory.
+  const bool three = g.products == 3;
+  const int narrowest = three ? 32 : 64, widest = three ? 64 : of.halves ? 128 : 256;
   for (g.tile_w = 8; g.tile_w <= kLinesRows; g.tile_w *= 2) {
     if (g.tile_w > 8 && g.tile_w >= 2 * g.grid_w) break;
     g.tile_h = PowerOfTwoFrom(g.grid_h, kLinesRows / g.tile_w);
@@ -424,7 +425,7 @@ void ForEachPlan(const Problem& q, bool forward, int multiprocessors, int vector
     for (g.slab_channels = g.along_taps ? 2 : 4; g.slab_channels <= 32; g.slab_channels *= 2) {
       g.slabs = static_cast<int>(CeilDiv(channels, g.slab_channels));
       for (g.steps = 3; g.steps <= 4; ++g.steps) {
-        for (g.instruction = 64; g.instruction <= widest; g.instruction *= 2) {
+        for (g.instruction = narrowest; g.instruction <= widest; g.instruction *= 2) {
           if (!SetPhases(q, forward, of, &g) || !SetStages(&g)) continue;
           if (g.tiles() > std::numeric_limits<int32_t>::max() / 2) continue;
           for (g.splits = 1; g.splits <= 8; g.splits *= 2) {

@@ -70,6 +70,7 @@ _FEW_SCORES = 1 << 12  # pixels
 _SMALL_ROW = 16  # of a pass that is a matrix product
 _WIDE_MATRIX = 512  # channels on both sides
 _FEW_TAPS_16_BIT = 9
+_REPAYING = 16  # taps, of more of which packing the images is soon repaid
 _FEW_CHANNELS = 16
 _HALF_TILE = 32
 _ROW = 64
@@ -116,7 +117,7 @@ def _library_wins_in_16_bits(pass_name: str, spec: Spec, rolling: bool) -> bool:
     if spec.is_strided:
         few = channels <= _MANY_CHANNELS and spec.taps <= _FEW_TAPS_16_BIT
         if pass_name == _WEIGHT:
-            few = _products(spec) >= _MUCH_STRIDED
+            few = spec.taps > _REPAYING and _products(spec) >= _MUCH_STRIDED
         return g.dilation == (1, 1) and not few
     if rolling:
         return False
@@ -437,9 +438,6 @@ def half_strips(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     if columns > _ROW and -(-columns // _ROW) * _ROW > _MOST_WASTE * columns:
         return f"rows of {columns} targets leave much of strips of {_ROW} empty"
     return None
-
-
-_REPAYING = 16  # taps
 
 
 def packing_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:

@@ -412,6 +412,10 @@ MEASURED = {
     ),
     "stride_2_16_bit": (
         *((32, 64, 64, 64), (64, 64, 4, 4), {"stride": 2, "padding": 1}, "bfloat16"),
+        ("xla:dilated", "xla:strided", "xla:filter"),
+    ),
+    "stride_2_16_bit_many_taps": (
+        *((512, 128, 16, 16), (128, 64, 5, 5), {"stride": 2, "padding": 2}, "bfloat16"),
         ("xla:dilated", "xla:strided", "cuda:sm90_wgrad_cells"),
     ),
     "dilated_16_bit": (

@@ -50,6 +50,7 @@ __global__ void __launch_bounds__(kPackLinesThreads)
   if (i > 0) block -= p.phase[i - 1].blocks;
   int rest = block / p.blocks_a_piece;
   const int at = block % p.blocks_a_piece * kPackLinesThreads + static_cast<int>(threadIdx.x);
+  if (at >= p.instruction) return;
   uint8_t* const to =
       phase.packed +
       (static_cast<int64_t>(rest) * kParts * kQuads * p.instruction + at) * kLinesCell;

@@ -43,7 +43,7 @@ int64_t Workspace(Pass pass, const Problem& problem, DType dtype) {
   return bytes;
 }
 
-template <int N, int HALVES, int STEPS, int PRODUCTS = 1>
+template <int N, int HALVES, int STEPS, int PRODUCTS>
 cudaError_t LaunchKernel(const Call& call, const LinesPlan& g) {
   const PackLinesParams pack = PackParamsOf(call, g);
   PackLinesKernel<STEPS, PRODUCTS><<<PackBlocks(pack), kPackLinesThreads, 0, call.stream>>>(pack);
@@ -62,14 +62,15 @@ cudaError_t LaunchKernel(const Call& call, const LinesPlan& g) {
                       static_cast<size_t>(shared), call.stream, p, static_cast<unsigned>(p.splits));
 }
 
-template <int N, int HALVES>
+template <int N, int HALVES, int PRODUCTS = 1>
 cudaError_t LaunchSteps(const Call& call, const LinesPlan& g) {
-  return g.steps == 3 ? LaunchKernel<N, HALVES, 3>(call, g) : LaunchKernel<N, HALVES, 4>(call, g);
+  return g.steps == 3 ? LaunchKernel<N, HALVES, 3, PRODUCTS>(call, g)
+                      : LaunchKernel<N, HALVES, 4, PRODUCTS>(call, g);
 }
 
 cudaError_t LaunchPlan(const Call& call, const LinesPlan& g) {
   if (g.products == 3) {
-    return g.steps == 3 ? LaunchKernel<64, 1, 3, 3>(call, g) : LaunchKernel<64, 1, 4, 3>(call, g);
+    return g.instruction == 32 ? LaunchSteps<32, 1, 3>(call, g) : LaunchSteps<64, 1, 3>(call, g);
   }
   const bool halves = g.phase[0].halves == 2;
   switch (g.instruction) {

@@ -45,7 +45,7 @@ inline PackLinesParams PackParamsOf(const Call& call, const LinesPlan& g) {
   p.slab_channels = g.slab_channels;
   p.slabs = g.slabs;
   p.instruction = g.instruction;
-  p.blocks_a_piece = g.instruction / kPackLinesThreads;
+  p.blocks_a_piece = static_cast<int>(CeilDiv(g.instruction, kPackLinesThreads));
   p.along_taps = g.along_taps;
   // Taps of a row are a multiple of four, all its residues one phase.
   p.vectors = g.along_taps && Aligned(call.w, 16) == 16;

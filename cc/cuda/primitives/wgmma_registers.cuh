@@ -20,14 +20,13 @@ namespace transconv::cuda::wgmma {
 #define TRANSCONV_SUMS8(d, i)                                                                 \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
       "+f"(d[i + 6]), "+f"(d[i + 7])
-#define TRANSCONV_SUMS32(d, i)                                                  \
-  TRANSCONV_SUMS8(d, i), TRANSCONV_SUMS8(d, i + 8), TRANSCONV_SUMS8(d, i + 16), \
-      TRANSCONV_SUMS8(d, i + 24)
+#define TRANSCONV_SUMS16(d, i) TRANSCONV_SUMS8(d, i), TRANSCONV_SUMS8(d, i + 8)
+#define TRANSCONV_SUMS32(d, i) TRANSCONV_SUMS16(d, i), TRANSCONV_SUMS16(d, i + 16)
 #define TRANSCONV_SUMS64(d, i) TRANSCONV_SUMS32(d, i), TRANSCONV_SUMS32(d, i + 32)
 #define TRANSCONV_SUMS128(d, i) TRANSCONV_SUMS64(d, i), TRANSCONV_SUMS64(d, i + 64)
-#define TRANSCONV_NAMES32                                                                      \
-  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24," \
-  "%25,%26,%27,%28,%29,%30,%31"
+#define TRANSCONV_NAMES16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+#define TRANSCONV_NAMES32 \
+  TRANSCONV_NAMES16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define TRANSCONV_NAMES64                                                                         \
   TRANSCONV_NAMES32                                                                               \
   ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54," \
@@ -64,6 +63,9 @@ struct MultiplyRegisters;
                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(B), "r"(accumulate));    \
     }                                                                                         \
   };
+#define TRANSCONV_WGMMA_32(Operand, type, K, tail)                                                 \
+  TRANSCONV_WGMMA_REGISTERS(Operand, type, K, 32, TRANSCONV_SUMS16, TRANSCONV_NAMES16, "16", "17", \
+                            "18", "19", "20", "21", tail)
 #define TRANSCONV_WGMMA_64(Operand, type, K, tail)                                                 \
   TRANSCONV_WGMMA_REGISTERS(Operand, type, K, 64, TRANSCONV_SUMS32, TRANSCONV_NAMES32, "32", "33", \
                             "34", "35", "36", "37", tail)
@@ -78,6 +80,7 @@ struct MultiplyRegisters;
   TRANSCONV_WGMMA_128(Operand, type, K, tail)      \
   TRANSCONV_WGMMA_256(Operand, type, K, tail)
 
+TRANSCONV_WGMMA_32(float, "tf32", 8, "")
 TRANSCONV_WGMMA_OF(float, "tf32", 8, "")
 TRANSCONV_WGMMA_OF(__half, "f16", 16, ", 0")
 TRANSCONV_WGMMA_OF(__nv_bfloat16, "bf16", 16, ", 0")
@@ -86,13 +89,16 @@ TRANSCONV_WGMMA_OF(__nv_bfloat16, "bf16", 16, ", 0")
 #undef TRANSCONV_WGMMA_256
 #undef TRANSCONV_WGMMA_128
 #undef TRANSCONV_WGMMA_64
+#undef TRANSCONV_WGMMA_32
 #undef TRANSCONV_WGMMA_REGISTERS
 #undef TRANSCONV_NAMES128
 #undef TRANSCONV_NAMES64
 #undef TRANSCONV_NAMES32
+#undef TRANSCONV_NAMES16
 #undef TRANSCONV_SUMS128
 #undef TRANSCONV_SUMS64
 #undef TRANSCONV_SUMS32
+#undef TRANSCONV_SUMS16
 #undef TRANSCONV_SUMS8
 
 }  // namespace transconv::cuda::wgmma
