@@ -5,10 +5,11 @@
 // sum runs over pixels, so both operands are read MN-major from cells (core/wgrad_plan.h):
 //
 //     producers    4 or 8 warps gather a tile of x and its halo of dy in any layout, convert them
-//                  to 16 bits and store them as cells; each is converted once for all taps
-//     consumers    three warpgroups with their own taps, up to three accumulators of 64 x 64, in
-//                  one instruction where the taps are vertical neighbours; or two warpgroups with
-//                  two halves of 128 channels and the same four taps
+//                  to 16 bits and store them as cells, each once for all taps; or cells that are
+//                  ready are copied (sm90_wgrad_cells.cuh)
+//     consumers    two or three warpgroups with their own taps, up to three accumulators of 64 x
+//                  64, in one instruction where the taps are vertical neighbours; or two with two
+//                  halves of 128 channels and the same four taps
 //
 // The tiles are split over blocks; every block adds its sums, in float32 and at a fixed interval
 // (tensor-core accumulators truncate), to a private slot in the workspace. A second kernel adds the
