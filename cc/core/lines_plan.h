@@ -329,9 +329,9 @@ inline bool HasRoomForParts(const LinesPlan& g) {
   return g.stages_bytes() >= sums;
 }
 
-// Cycles of the busiest multiprocessor, fitted to 2108 programmes of 57 passes
-// (benchmarks/NOTES.md): of a slab products, reads of the L2 cache or instructions of copies; then
-// the stores.
+// Cycles of the busiest multiprocessor, fitted to 2108 programmes of 57 passes with one product and
+// 96 copiers (benchmarks/NOTES.md), and taken for the others, too: of a slab products, reads of the
+// L2 cache or instructions of copies; then the stores.
 inline double Cost(const LinesPlan& g, bool forward, int multiprocessors) {
   const int copiers = LinesCopiers(g.instruction, g.phase[0].halves);
   const int places = g.places(), together = std::max(1, copiers / places);

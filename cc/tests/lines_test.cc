@@ -283,13 +283,13 @@ void CheckProblems(int most) {
       count.phases, count.traded, count.ordered, count.ordered_splits, count.unaligned_along,
       count.exact, count.narrow, count.skipped_rows);
   const int cases[] = {
-      count.columns[0], count.columns[1],  count.columns[2],     count.vectors[0],
-      count.vectors[1], count.vectors[2],  count.stores[0],      count.stores[1],
-      count.stores[2],  count.steps[0],    count.steps[1],       count.halves[0],
-      count.halves[1],  count.swapped,     count.splits,         count.turns,
-      count.rounds,     count.along,       count.images,         count.phases,
-      count.traded,     count.ordered,     count.ordered_splits, count.unaligned_along,
-      count.exact,      count.skipped_rows};
+      count.columns[0], count.columns[1], count.columns[2],     count.vectors[0],
+      count.vectors[1], count.vectors[2], count.stores[0],      count.stores[1],
+      count.stores[2],  count.steps[0],   count.steps[1],       count.halves[0],
+      count.halves[1],  count.swapped,    count.splits,         count.turns,
+      count.rounds,     count.along,      count.images,         count.phases,
+      count.traded,     count.ordered,    count.ordered_splits, count.unaligned_along,
+      count.exact,      count.narrow,     count.skipped_rows};
   if (most >= 100 && *std::min_element(std::begin(cases), std::end(cases)) == 0) {
     Fail({}, "a case is not met");
   }

@@ -13,12 +13,7 @@
 #include "guarded_tensor.h"
 #include "sm90_emulation.h"
 
-// After the emulation, which has no global memory that blocks share.
-inline uint32_t atomicMax(uint32_t* at, uint32_t v) {
-  const uint32_t before = *at;
-  *at = std::max(before, v);
-  return before;
-}
+// After the emulation.
 #include "cuda/kernels/pack_cells.cuh"
 #include "cuda/launch/pack_cells_call.cuh"
 
@@ -120,8 +115,9 @@ void CheckProblems(int most) {
       a.out = pick(0, 4) == 0 ? pick(1, 3) : std::max<int64_t>(1, full - a.crop_lo + pick(-2, 2));
       return a;
     };
-    Problem q =
-        definition::MakeProblem(pick(1, 2), pick(1, 3), pick(1, 19), pick(1, 19), axis(), axis());
+    const Axis h = axis(), w = axis();
+    const int groups = pick(1, 3), in = pick(1, 19), out = pick(1, 19);
+    Problem q = definition::MakeProblem(pick(1, 2), groups, in, out, h, w);
     const bool is_x = pick(0, 3) == 0;
     // Channels last, cells of whole eights are the image itself.
     const int64_t channels = is_x ? q.in_per_group() : q.out_per_group();

@@ -193,6 +193,13 @@ void LaunchSm90(unsigned grid, unsigned threads, size_t shared_bytes, const Kern
 
 }  // namespace transconv::emulation
 
+// Threads take turns.
+inline uint32_t atomicMax(uint32_t* at, uint32_t v) {
+  const uint32_t before = *at;
+  *at = std::max(before, v);
+  return before;
+}
+
 inline void __syncwarp() { transconv::emulation::SyncWarp(); }
 inline uint32_t __reduce_max_sync(unsigned, uint32_t v) {
   return transconv::emulation::OfWarp(

@@ -231,7 +231,7 @@ CANDIDATES: tuple[Candidate, ...] = (
         "cuda:sm90_wgrad_cells",
         (_WEIGHT,),
         _kernel("cuda:sm90_wgrad_cells", _hopper),
-        _all(measured.packing_loses, measured.hopper_loses()),
+        _all(measured.packing_loses, measured.hopper_loses(packed=True)),
     ),
     Candidate(
         "cuda:sm90_wgrad",

@@ -323,6 +323,19 @@ MEASURED = {
         *((1, 21, 70, 70), (21, 21, 16, 16), {"stride": 8}, "float32"),
         ("cuda:sm90_lines", "cuda:direct", "cuda:mma_im2col_wgrad"),
     ),
+    "lines_of_one_axis_that_are_not_packed": (
+        *((2, 256, 1, 6400), (256, 128, 1, 16)),
+        *({"stride": (1, 8), "padding": (0, 4)}, "float32"),
+        ("cuda:sm90_lines", "cuda:sm90_lines", "cuda:sm90_lines_wgrad"),
+    ),
+    "few_pixels_that_are_not_packed": (
+        *((8, 512, 16, 16), (512, 256, 4, 4), {"stride": 2, "padding": 1}, "float32"),
+        ("cuda:sm90_lines", "xla:strided", "cuda:sm90_lines_wgrad"),
+    ),
+    "few_taps_without_a_stride": (
+        *((16, 64, 128, 128), (64, 128, 1, 2), {}, "float32"),
+        ("cuda:sm90_rolling", "cuda:sm90_tile", "cuda:sm90_wgrad_rolling"),
+    ),
     "many_pixels": (
         *((8, 128, 128, 128), (128, 64, 4, 4), {"stride": 2, "padding": 1}),
         *("float32", ("cuda:sm90_tile", "cuda:sm90_tile", "cuda:sm90_wgrad_cells")),

@@ -1,4 +1,4 @@
-// Tensors whose boxes kernels copy, as the hardware has them.
+// Tensors whose boxes kernels copy, as the hardware has them: tensor maps.
 #ifndef TRANSCONV_CUDA_LAUNCH_ENCODE_BOX_H_
 #define TRANSCONV_CUDA_LAUNCH_ENCODE_BOX_H_
 

@@ -1,4 +1,5 @@
-// Copies of boxes of a tensor of five dimensions to shared memory, zeros where they lie outside.
+// Copies of boxes of a tensor of five dimensions to shared memory by the tensor memory accelerator
+// (TMA), zeros where they lie outside.
 #ifndef TRANSCONV_CUDA_PRIMITIVES_BOX_CUH_
 #define TRANSCONV_CUDA_PRIMITIVES_BOX_CUH_
 
