@@ -157,11 +157,8 @@ def hopper_loses(rolling: bool = False, packed: bool = False) -> Rule:
                 return f"fewer than {_FEW_CHANNELS} channels a group waste its tiles"
             pixels = spec.batch * math.prod(spec.in_size)
             wide = spec.itemsize == 2 and min(channels) >= _WIDE_MATRIX
-            if (
-                pass_name == _WEIGHT
-                and wide
-                and not (packed and pixels >= _WIDE_PIXELS)
-            ):
+            wide &= not packed or pixels < _WIDE_PIXELS
+            if pass_name == _WEIGHT and wide:
                 return f"a library is faster with {_WIDE_MATRIX} channels a group"
             return None
         if spec.dtype == "float32" and g.precision > Precision.DEFAULT:
@@ -171,8 +168,8 @@ def hopper_loses(rolling: bool = False, packed: bool = False) -> Rule:
         work = _products(spec)
         much = packed and spec.is_strided and work >= _MUCH_STRIDED
         many_taps = much and spec.taps > _MANY_TAPS_16_BIT
-        half = spec.itemsize == 2 and not many_taps
-        if half and _library_wins_in_16_bits(pass_name, spec, rolling):
+        library = _library_wins_in_16_bits(pass_name, spec, rolling)
+        if spec.itemsize == 2 and library and not many_taps:
             return "a library's 16-bit convolution is faster"
         tile = not _library_wins_in_16_bits(pass_name, spec, rolling=False)
         if rolling and tile and _cut_strips_lose(pass_name, spec):

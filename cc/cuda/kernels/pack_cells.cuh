@@ -30,7 +30,6 @@ struct PackCellsParams {
   int64_t image, channel, pixel;  // strides of the source in elements
   int64_t low;                    // cells from a high part to its low part
   int channels_per_group;
-  int chunks, groups;                              // chunks of a group
   int columns;                                     // of the source; the cells of a row may be more
   Divider by_cell, by_chunk, by_group, by_column;  // cells of a chunk, of a row
   ColumnOrder order;

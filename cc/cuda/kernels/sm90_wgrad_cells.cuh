@@ -24,17 +24,14 @@ struct CellsProducer : CellTables<Form> {
   const uint32_t stages;  // shared address
 
   // Copies the groups of one chunk; zeros where its channels or its cells do not exist.
-  __device__ __forceinline__ void CopyChunk(const char* from, int64_t low, bool exists,
-                                            uint32_t offsets, uint32_t targets, int groups,
-                                            uint32_t to) const {
+  __device__ __forceinline__ void CopyChunk(const char* from, bool exists, uint32_t offsets,
+                                            uint32_t targets, int groups, uint32_t to) const {
 #pragma unroll 4
     for (int g = 0; g < groups; ++g, offsets += 128, targets += 128) {
       const uint32_t offset = ptx::LoadSharedWord(offsets), target = ptx::LoadSharedWord(targets);
       if (target == kNoCell) continue;
       const bool inside = exists && offset != kNoCell;
-      const char* const cell = from + (inside ? offset : 0);
-      ptx::CopyAsync16(to + target, cell, inside);
-      if constexpr (PRODUCTS == 3) ptx::CopyAsync16(to + target + p.part_bytes, cell + low, inside);
+      ptx::CopyAsync16(to + target, from + (inside ? offset : 0), inside);
     }
   }
 
@@ -93,7 +90,7 @@ struct CellsProducer : CellTables<Form> {
                                work.group * p.x_group + 8 * kHalves * work.in_block * p.x_chunk;
       const int channels = p.in_per_group - work.in_block * 64 * kHalves;
       for (int c = this->warp; c < 8 * kHalves; c += Form::kProducerWarps) {
-        CopyChunk(from + c * p.x_chunk, p.x_low, 8 * c < channels, offsets, targets, p.x_groups,
+        CopyChunk(from + c * p.x_chunk, 8 * c < channels, offsets, targets, p.x_groups,
                   at + c * p.x_chunk_bytes);
       }
     }
@@ -103,8 +100,8 @@ struct CellsProducer : CellTables<Form> {
       const int channels = p.out_per_group - work.out_block * 64;
       const uint32_t entry = 128 * p.x_groups;
       for (int c = this->warp; c < 8; c += Form::kProducerWarps) {
-        CopyChunk(from + c * p.dy_chunk, p.dy_low, 8 * c < channels, offsets + entry,
-                  targets + entry, p.dy_groups, at + c * p.dy_chunk_bytes);
+        CopyChunk(from + c * p.dy_chunk, 8 * c < channels, offsets + entry, targets + entry,
+                  p.dy_groups, at + c * p.dy_chunk_bytes);
       }
     }
   }

@@ -45,9 +45,8 @@ struct WgradParams {
   float* slots;               // [split][unit][warpgroup][slot][64 x 64 in register order]
   int64_t x_batch, dy_batch;  // strides in bytes
   uint32_t x_channel, dy_channel, x_pixel, dy_pixel;
-  // Cells: of a group, of 8 channels, from a high part to its low part, and the magnitudes of
-  // float32.
-  int64_t x_group, dy_group, x_chunk, dy_chunk, x_low, dy_low;
+  // Cells: of a group, of 8 channels, and the magnitudes of float32.
+  int64_t x_group, dy_group, x_chunk, dy_chunk;
   const Magnitudes* magnitudes;
   int x_h, x_w, dy_h, dy_w;
   BoxMap x_boxes, dy_boxes;          // cells that kernels/pack_cells.cuh made

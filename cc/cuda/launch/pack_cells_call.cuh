@@ -77,8 +77,6 @@ inline PackCellsParams PackParamsOf(const CellsOf& of, Layout layout, const void
   p.pixel = first ? 1 : of.channels;
   p.low = of.low() / 16;
   p.channels_per_group = static_cast<int>(of.channels_per_group);
-  p.chunks = static_cast<int>(of.chunks);
-  p.groups = static_cast<int>(of.groups);
   p.by_chunk = Divider(of.chunks);
   p.by_group = Divider(of.groups);
   p.columns = static_cast<int>(of.columns);

@@ -219,8 +219,6 @@ inline void FillParams(const Call& call, const Programme& g, WgradParams* p) {
     p->dy_group = g.dy.group();
     p->x_chunk = g.x.chunk();
     p->dy_chunk = g.dy.chunk();
-    p->x_low = g.x.low();
-    p->dy_low = g.dy.low();
   }
   p->x_h = static_cast<int>(q.h.in);
   p->x_w = static_cast<int>(q.w.in);
