@@ -62,23 +62,16 @@ inline const char* CannotGemm(const Problem& q, DType dtype) {
   return nullptr;
 }
 
-// Where element `k` of a slab is: its line among the slab's, and the value of a pixel there. So
-// that a thread's operand, elements t and t + 4 of a step of eight (in 16 bits pairs of elements),
-// is what one load of its pixel brings.
+// Where element `k` of a slab of float32 is: its line among the slab's, and the value of a pixel
+// there. So that a thread's operand, elements t and t + 4 of a step of eight, is what one load of
+// its pixel brings. 16 bits are taken in their order in memory, as their weights are.
 struct GemmElement {
   int line, value;
 
-  TRANSCONV_HOST_DEVICE constexpr GemmElement(int k, int values, int element_bytes)
-      : line(k), value(0) {
-    if (element_bytes == 4) {
-      const int step = k / 8, j = k % 8;
-      if (values == 2) line = 4 * step + j % 4, value = j / 4;
-      if (values == 4) line = 4 * (step / 2) + j % 4, value = 2 * (step % 2) + j / 4;
-    } else {
-      const int step = k / 16, j = k % 16;
-      if (values == 2) line = k / 2, value = k % 2;
-      if (values == 4) line = 4 * step + j % 8 / 2, value = 2 * (j / 8) + j % 2;
-    }
+  TRANSCONV_HOST_DEVICE constexpr GemmElement(int k, int values) : line(k), value(0) {
+    const int step = k / 8, j = k % 8;
+    if (values == 2) line = 4 * step + j % 4, value = j / 4;
+    if (values == 4) line = 4 * (step / 2) + j % 4, value = 2 * (step % 2) + j / 4;
   }
 };
 
@@ -97,6 +90,7 @@ struct GemmPlan {
   int slabs = 0, row_tiles = 0, column_tiles = 0;
   int splits = 1;  // blocks that share a tile's slabs
   bool fours = false;
+  bool packed = false;  // weights, to TF32; those of 16 bits are read as they are
   int64_t workspace_bytes = 0;
 
   int slab_lines(int element) const { return kGemmSlabBytes / element / values; }
@@ -106,7 +100,7 @@ struct GemmPlan {
     tile_columns = n;
     column_tiles = static_cast<int>(CeilDiv(columns, n));
     splits = blocks;
-    workspace_bytes = int64_t{column_tiles} * slabs * n * kGemmSlabBytes;
+    workspace_bytes = packed ? int64_t{column_tiles} * slabs * n * kGemmSlabBytes : 0;
   }
 };
 
@@ -118,7 +112,7 @@ inline double GemmCost(const GemmPlan& g, bool forward, int multiprocessors) {
                                 (kGemmLineBytes + double{kGemmSlabBytes} * g.tile_columns) / 46,
                                 35.0 * copies + 283});
   const double store = 780 + (forward ? 30 : 37) * g.tile_columns;
-  if (g.splits > 1) return slab * CeilDiv(g.slabs, g.splits) + store + 3500;
+  if (g.splits > 1) return slab * CeilDiv(g.slabs, g.splits) + store + 2700 + 400.0 * g.splits;
   return static_cast<double>(CeilDiv(g.tiles(), int64_t{multiprocessors})) *
          (slab * g.slabs + store);
 }
@@ -141,13 +135,17 @@ inline const char* PlanGemm(const Problem& q, Pass pass, DType dtype, int multip
   while (run % g.vector != 0) g.vector /= 2;
   if (g.vector < 4) return "copies four bytes at least: 16-bit images need an even size";
   const int64_t taps = q.taps();
+  g.packed = dtype == DType::kF32;
+  if (!g.packed && q.out_channels * taps % 8 != 0) {
+    return "reads 16-bit weights in eights: needs a multiple of eight of a channel of x";
+  }
   g.lines = static_cast<int>(forward ? q.in_channels : q.out_channels * q.h.kernel);
+  g.fours = g.packed && forward && q.w.kernel % 4 == 0;
   g.columns = static_cast<int>(forward ? q.out_channels * taps : q.in_channels);
   g.slabs = static_cast<int>(CeilDiv(g.lines, g.slab_lines(element)));
   g.row_tiles = static_cast<int>(CeilDiv(q.batch * pixels, kGemmRows));
-  g.fours = forward && q.w.kernel % 4 == 0;
   double least = std::numeric_limits<double>::infinity();
-  for (const int n : {256, 128, 64}) {
+  for (const int n : {256, 192, 128, 64}) {
     for (const int splits : {1, 2, 4, 8}) {
       g.SetTiles(n, splits);
       // Clusters of four and more do not fill every part of the machine.

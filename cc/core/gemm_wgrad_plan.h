@@ -56,6 +56,7 @@ struct GemmWgradPlan {
   int64_t stages = 1, per_split = 1, splits = 1;
   int element = 4;                    // bytes
   int x_vector = 16, dy_vector = 16;  // bytes of one copy, where tensors start on as many
+  bool boxed = false;  // a stage's pixels of x are of one image, and come as a box
   double cycles = 0;                  // predicted, of an H200
 
   // Whether the blocks that share the same weights' pixels, one for each split, are a cluster and
@@ -100,7 +101,7 @@ inline double Cost(const Problem& q, int columns, int64_t splits, bool clustered
   // Fitted to the times of 242 programmes on an H200 (benchmarks/NOTES.md): copies of a thread, at
   // the rate of the second-level cache, x rounded in float32, and what a stage takes whatever it
   // holds.
-  const double copies = columns / p->x_vector + Tile::kRows / p->dy_vector;
+  const double copies = (p->boxed ? 0 : columns / p->x_vector) + Tile::kRows / p->dy_vector;
   const double stage = 770 + 35 * copies + (p->element == 4 ? 1.7 * columns : 0);
   double own = static_cast<double>(p->per_split) * stage + 6.4 * columns, slots = 0;
   // The rest is fitted to 1030 more: sums go to blocks of the cluster, or are written and read
@@ -159,6 +160,7 @@ inline GemmWgradPlan PlanGemmWgrad(const Problem& q, int element) {
     return p;
   }
   p.stages = CeilDiv(pixels, Tile::Pixels(element));
+  p.boxed = p.x_vector == 16 && (q.batch == 1 || p.image() % Tile::Pixels(element) == 0);
 
   const int64_t fewest =
       std::min(p.stages, CeilDiv(p.stages * Tile::kSteps, gemm_wgrad::kMostSummed));

@@ -27,32 +27,21 @@ Axis AxisOf(int64_t in, int64_t stride) { return {in, in * stride, stride, strid
 // How elements and columns are put, for every size and number of values.
 void CheckOrders() {
   const Problem none;
-  for (const int bytes : {2, 4}) {
-    const int elements = kGemmSlabBytes / bytes, pair = bytes == 2 ? 2 : 1;
-    for (const int values : {1, 2, 4}) {
-      std::vector<bool> met(static_cast<size_t>(elements), false);
-      for (int k = 0; k < elements; ++k) {
-        const GemmElement e(k, values, bytes);
-        const int at = e.line * values + e.value;
-        if (e.value < 0 || e.value >= values || at < 0 || at >= elements ||
-            met[static_cast<size_t>(at)]) {
-          Fail(none, "elements of a slab are no permutation");
-        }
-        met[static_cast<size_t>(at)] = true;
+  constexpr int kElements = kGemmSlabBytes / 4;
+  for (const int values : {1, 2, 4}) {
+    std::vector<bool> met(kElements, false);
+    for (int k = 0; k < kElements; ++k) {
+      const GemmElement e(k, values);
+      const int at = e.line * values + e.value;
+      if (e.value < 0 || e.value >= values || at < 0 || at >= kElements ||
+          met[static_cast<size_t>(at)]) {
+        Fail(none, "elements of a slab are no permutation");
       }
-      if (values == 1) continue;
-      // What a load of a pixel brings: in 16 bits pairs, and where it has room, also the words four
-      // further on.
-      for (int k = 0; k < elements; ++k) {
-        const GemmElement e(k, values, bytes);
-        const GemmElement next(k + 1, values, bytes), far(k + 4 * pair, values, bytes);
-        if (pair == 2 && k % 2 == 0 && (next.line != e.line || next.value != e.value + 1)) {
-          Fail(none, "a word is no pair of neighbours");
-        }
-        if (values > pair && k / pair % 8 < 4 &&
-            (far.line != e.line || far.value != e.value + pair)) {
-          Fail(none, "an operand's words are no neighbours");
-        }
+      met[static_cast<size_t>(at)] = true;
+      // What a load of a pixel brings: the operand's element four further on, too.
+      const GemmElement far(k + 4, values);
+      if (values > 1 && k % 8 < 4 && (far.line != e.line || far.value != e.value + 1)) {
+        Fail(none, "an operand's elements are no neighbours");
       }
     }
   }
@@ -165,7 +154,8 @@ void CheckPlans() {
                         int64_t{plan.slabs} * plan.slab_lines(element) >= plan.lines &&
                         sums * plan.columns == any.in_channels * any.out_channels * any.taps();
     if (!covers) Fail(any, "tiles leave something out");
-    if (plan.workspace_bytes != int64_t{plan.column_tiles} * plan.tile_columns * plan.slabs * 128) {
+    const int64_t packed = int64_t{plan.column_tiles} * plan.tile_columns * plan.slabs * 128;
+    if (plan.workspace_bytes != (element == 4 ? packed : 0)) {
       Fail(any, "the workspace has another size");
     }
   }

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <type_traits>
 #include <vector>
@@ -41,7 +42,7 @@ using cuda::sm90_gemm::GemmParams;
   std::exit(1);
 }
 
-template <typename T, int VALUES>
+template <typename T, int VALUES, bool ROWS = false>
 void RunTiles(const GemmParams& p, const GemmPlan& g, unsigned blocks) {
   const auto run = [&](auto kernel) {
     emulation::LaunchSm90(
@@ -50,22 +51,36 @@ void RunTiles(const GemmParams& p, const GemmPlan& g, unsigned blocks) {
   };
   switch (g.tile_columns) {
     case 256:
-      return run(GemmKernel<T, 256, VALUES>);
+      return run(GemmKernel<T, 256, VALUES, ROWS>);
+    case 192:
+      return run(GemmKernel<T, 192, VALUES, ROWS>);
     case 128:
-      return run(GemmKernel<T, 128, VALUES>);
+      return run(GemmKernel<T, 128, VALUES, ROWS>);
     default:
-      return run(GemmKernel<T, 64, VALUES>);
+      return run(GemmKernel<T, 64, VALUES, ROWS>);
   }
 }
 
 // As the launcher does, on so many multiprocessors.
 template <typename T>
 void Run(const Call& call, const GemmPlan& g, int multiprocessors) {
-  const PackGemmParams pack = cuda::sm90_gemm::PackParamsOf(call, g);
-  emulation::Launch(cuda::sm90_gemm::PackBlocks(g), cuda::kPackGemmThreads, 0,
-                    [&] { PackGemmKernel<T>(pack); });
-  const GemmParams p = cuda::sm90_gemm::ParamsOf(call, g);
+  GemmParams p = cuda::sm90_gemm::ParamsOf(call, g);
   const unsigned blocks = cuda::sm90_gemm::Blocks(p, multiprocessors);
+  const cuda::BoxTensor boxes = cuda::sm90_gemm::WeightBoxesOf(call, g);
+  if constexpr (sizeof(T) == 2) {
+    const cuda::BoxTensor* const map = &boxes;
+    std::memcpy(p.weight_boxes.opaque, &map, sizeof(map));
+    emulation::readable.Allow(call.w, 2 * definition::WeightSize(call.problem));
+    if (call.pass == Pass::kForward) return RunTiles<T, 1, true>(p, g, blocks);
+  } else {
+    const PackGemmParams pack = cuda::sm90_gemm::PackParamsOf(call, g);
+    emulation::Launch(cuda::sm90_gemm::PackBlocks(g), cuda::kPackGemmThreads, 0,
+                      [&] {
+                        g.values == 1   ? PackGemmKernel<1>(pack)
+                        : g.values == 2 ? PackGemmKernel<2>(pack)
+                                        : PackGemmKernel<4>(pack);
+                      });
+  }
   switch (g.values) {
     case 1:
       return RunTiles<T, 1>(p, g, blocks);
@@ -89,7 +104,8 @@ struct How {
 
 struct Count {
   int problems = 0, refused = 0;
-  int columns[3] = {}, vectors[3] = {}, stores[3] = {}, values[3] = {};  // by their logarithms
+  int columns[4] = {}, vectors[3] = {}, values[3] = {};  // by their logarithms
+  int staged[5] = {}, runs[4] = {}, own[3] = {};
   int splits = 0, turns = 0, rounds = 0;
 };
 
@@ -115,7 +131,7 @@ void Check(const Problem& q, Pass pass, const How& how, std::mt19937* random, Co
   };
   Tensor<T> from(definition::Size(q, forward), how.shift, kNan);
   Tensor<T> to(definition::Size(q, !forward), how.shift, 7.f);
-  Tensor<T> weight(definition::WeightSize(q), how.shift, kNan);
+  Tensor<T> weight(definition::WeightSize(q), sizeof(T) == 2 ? 0 : how.shift, kNan);
   Tensor<T> bias(static_cast<size_t>(q.out_channels), how.shift, kNan);
   Tensor<float> workspace(static_cast<size_t>(plan.workspace_bytes) / 4, 0, kNan);
   for (Tensor<T>* tensor : {&from, &weight, &bias}) {
@@ -146,8 +162,11 @@ void Check(const Problem& q, Pass pass, const How& how, std::mt19937* random, Co
     ++count->refused;
     return;
   }
-  const int store = cuda::sm90_gemm::ParamsOf(call, plan).store;
-  if (reinterpret_cast<uintptr_t>(to.data()) % (static_cast<size_t>(store) * sizeof(T)) != 0) {
+  const GemmParams params = cuda::sm90_gemm::ParamsOf(call, plan);
+  const size_t store = static_cast<size_t>(params.store) * sizeof(T);
+  const size_t vector = static_cast<size_t>(std::max(params.staged.vector, 1));
+  const uintptr_t target = reinterpret_cast<uintptr_t>(to.data());
+  if (target % vector != 0 || (params.staged.vector == 0 && target % store != 0)) {
     Fail(q, "stores are not aligned");
   }
   emulation::readable = emulation::writable = {};
@@ -187,10 +206,15 @@ void Check(const Problem& q, Pass pass, const How& how, std::mt19937* random, Co
 
   const auto logarithm = [](int v) { return v == 1 ? 0 : v == 2 ? 1 : 2; };
   ++count->problems;
-  ++count->columns[logarithm(plan.tile_columns / 64)];
+  ++count->columns[plan.tile_columns / 64 - 1];
   ++count->vectors[logarithm(plan.vector / 4)];
   ++count->values[logarithm(plan.values)];
-  if (forward) ++count->stores[logarithm(store)];
+  if (params.staged.vector == 0) {
+    ++count->own[logarithm(params.store)];
+  } else {
+    ++count->runs[params.staged.log_run];
+    for (int log = 0; log < 5; ++log) count->staged[log] += params.staged.vector == 1 << log;
+  }
   count->splits += plan.splits > 1;
   count->turns += plan.splits == 1 && plan.tiles() > how.multiprocessors;
   count->rounds += plan.slabs > plan.splits * cuda::sm90_gemm::Stages(plan);
@@ -246,13 +270,13 @@ void CheckProblems(int most) {
   const auto pick = [&](int lo, int hi) {
     return lo + static_cast<int>(random() % static_cast<unsigned>(hi - lo + 1));
   };
-  constexpr int kKernels[][2] = {{2, 2}, {1, 1}, {4, 4}, {3, 3}, {1, 2}, {2, 1},
-                                 {3, 1}, {2, 4}, {2, 2}, {4, 4}, {1, 4}, {3, 2}};
+  constexpr int kKernels[][2] = {{2, 2}, {1, 1}, {4, 4}, {3, 3}, {1, 2}, {2, 1}, {3, 1},
+                                 {2, 4}, {2, 2}, {4, 4}, {1, 4}, {3, 2}, {1, 8}, {2, 16}};
   Count count;
   for (int i = 0; i < most; ++i) {
     const Pass pass = pick(0, 1) == 0 ? Pass::kForward : Pass::kGradInput;
     const bool forward = pass == Pass::kForward;
-    const auto& kernel = kKernels[pick(0, 11)];
+    const auto& kernel = kKernels[pick(0, 13)];
     const int taps = kernel[0] * kernel[1];
     int height = pick(1, 9), width = pick(1, 9);
     if (i % 3 != 0) width = 2 * pick(1, 6);
@@ -263,18 +287,21 @@ void CheckProblems(int most) {
                      : pick(0, 3) == 0 ? pick(1, 32)
                                        : pick(33, i % 5 == 2 ? 600 : 150);
     const int columns = pick(1, i % 4 == 1 ? 300 : 100);
-    const int in = forward ? sums : columns, out = std::max(1, (forward ? columns : sums) / taps);
+    const int in = forward ? sums : columns;
+    int out = std::max(1, (forward ? columns : sums) / taps);
+    const int type = pick(0, 3);
+    if (type < 2 && i % 16 != 0) out = (out * taps + 7) / 8 * 8 / std::gcd(taps, 8);
     const Problem q = definition::MakeProblem(pick(1, 5), 1, in, out, AxisOf(height, kernel[0]),
                                               AxisOf(width, kernel[1]));
     How how;
-    if (i % 8 != 0) how.tile_columns = 64 << pick(0, 2), how.splits = 1;
+    if (i % 8 != 0) how.tile_columns = 64 * pick(1, 4), how.splits = 1;
     if (split) how.splits = 1 << pick(1, 3);
     how.multiprocessors = pick(1, 3);
     if (i % 5 == 4) how.shift = static_cast<size_t>(pick(1, 3));
     how.bias = pick(0, 1) == 0;
     if (i % 6 == 5) how.values = Values::kNan;
     if (i % 12 == 8) how.values = Values::kNormal;
-    switch (pick(0, 3)) {
+    switch (type) {
       case 0:
         how.shift *= 2;
         Check<__half>(q, pass, how, &random, &count);
@@ -288,16 +315,23 @@ void CheckProblems(int most) {
     }
   }
   std::printf(
-      "gemm_test: %d problems (%d refused): %d %d %d of 64, 128 and 256 columns; %d %d %d with "
-      "copies of 4, 8 and 16 bytes; %d %d %d with one, two and four values; %d %d %d stored by "
-      "one, "
-      "two and four; %d with splits, %d with tiles in turns, %d with more slabs than a ring\n",
-      count.problems, count.refused, count.columns[0], count.columns[1], count.columns[2],
+      "gemm_test: %d problems (%d refused): %d %d %d %d of 64 to 256 columns; %d %d %d with "
+      "copies of 4, 8 and 16 bytes; %d %d %d with one, two and four values; %d with splits, %d with "
+      "tiles in turns, %d with more slabs than a ring\n",
+      count.problems, count.refused, count.columns[0], count.columns[1], count.columns[2], count.columns[3],
       count.vectors[0], count.vectors[1], count.vectors[2], count.values[0], count.values[1],
-      count.values[2], count.stores[0], count.stores[1], count.stores[2], count.splits, count.turns,
-      count.rounds);
-  for (const auto& of : {count.columns, count.vectors, count.values, count.stores}) {
+      count.values[2], count.splits, count.turns, count.rounds);
+  std::printf("stored by ones %d, twos %d and fours %d, in lines of %d %d %d %d columns by %d %d %d %d bytes\n",
+              count.own[0], count.own[1], count.own[2], count.runs[0], count.runs[1], count.runs[2], count.runs[3],
+              count.staged[1], count.staged[2], count.staged[3], count.staged[4]);
+  const bool met = *std::min_element(count.own, count.own + 3) > 0 && *std::min_element(count.runs, count.runs + 4) > 0 &&
+                   *std::min_element(count.staged + 1, count.staged + 5) > 0;
+  if (most >= 100 && !met) Fail({}, "a case is not met");
+  for (const auto& of : {count.vectors, count.values}) {
     if (most >= 100 && std::min({of[0], of[1], of[2]}) == 0) Fail({}, "a case is not met");
+  }
+  if (most >= 100 && *std::min_element(count.columns, count.columns + 4) == 0) {
+    Fail({}, "a case is not met");
   }
   if (most >= 100 && std::min({count.splits, count.turns, count.rounds}) == 0) {
     Fail({}, "a case is not met");

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <limits>
 #include <random>
 #include <vector>
@@ -63,7 +64,7 @@ void RunTaps(const Params& p, const GemmWgradPlan& plan) {
 enum class Values { kIntegers, kNan, kNormal };
 
 struct Count {
-  int problems = 0, splits = 0, vectors = 0, wide = 0, refused = 0;
+  int problems = 0, splits = 0, vectors = 0, boxed = 0, wide = 0, refused = 0;
   int clusters = 0, half_clusters = 0, group_clusters = 0, full_clusters = 0;
 };
 
@@ -117,6 +118,10 @@ void Check(const Problem& q, int64_t splits, bool clustered, int columns, size_t
   };
   p.x_vector = vector(x, p.x_vector);
   p.dy_vector = vector(dy, p.dy_vector);
+  const cuda::BoxTensor boxes = cuda::sm90_gemm_wgrad::XBoxesOf(x, q, plan);
+  const cuda::BoxTensor* const map = &boxes;
+  std::memcpy(p.x_boxes.opaque, &map, sizeof(map));
+  p.boxed = plan.boxed && p.x_vector == 16;
   const size_t weights = definition::WeightSize(q);
   if (static_cast<int64_t>(weights) != p.weights) Fail(q, "another number of weights");
   std::vector<float> slots(weights * static_cast<size_t>(plan.splits) + 2 * kGuard, 12345.f);
@@ -176,6 +181,7 @@ void Check(const Problem& q, int64_t splits, bool clustered, int columns, size_t
   count->group_clusters += plan.cluster() > 1 && q.groups > 1;
   count->full_clusters += plan.cluster() == gemm_wgrad::kMostCluster;
   count->vectors += p.x_vector < 16 || p.dy_vector < 16;
+  count->boxed += p.boxed;
   count->wide += plan.columns == 256;
 }
 
@@ -270,12 +276,13 @@ void Run(int most) {
   std::printf(
       "gemm_wgrad_test: %d problems (%d refused), %d with slots, %d with clusters (%d of 16 bits, "
       "%d "
-      "with groups, %d of eight), %d with copies of less than 16 bytes, %d with 256 columns\n",
+      "with groups, %d of eight), %d with copies of less than 16 bytes, %d with boxes, %d with 256 "
+      "columns\n",
       count.problems, count.refused, count.splits, count.clusters, count.half_clusters,
-      count.group_clusters, count.full_clusters, count.vectors, count.wide);
+      count.group_clusters, count.full_clusters, count.vectors, count.boxed, count.wide);
   const int cases[] = {
       count.refused,       count.splits,  count.half_clusters, count.group_clusters,
-      count.full_clusters, count.vectors, count.wide};
+      count.full_clusters, count.vectors, count.boxed, count.wide};
   if (most >= 100 && *std::min_element(std::begin(cases), std::end(cases)) == 0) {
     Fail({}, "a case is not met");
   }

@@ -289,20 +289,35 @@ inline void BulkLoad(uint32_t shared, const void* global, uint32_t bytes, uint32
 inline void BoxLoad(uint32_t shared, const BoxMap& map, const BoxPlace& place, uint32_t barrier) {
   const BoxTensor* tensor;
   std::memcpy(&tensor, map.opaque, sizeof(tensor));
-  uint32_t count[5], bytes = 8;
+  const uint32_t element = tensor->element;
+  uint32_t count[5], bytes = element;
   for (int d = 0; d < 5; ++d) {
     if (tensor->box[d] > kMostBox || tensor->step[d] > kMostBoxStep) emulation::Fail("a large box");
     count[d] = (tensor->box[d] + tensor->step[d] - 1) / tensor->step[d];
     bytes *= count[d];
   }
-  if (tensor->step[0] != 1 || count[0] % 2 != 0) emulation::Fail("a box's rows have holes");
+  if (tensor->step[0] != 1 || count[0] * element % 16 != 0) {
+    emulation::Fail("a box's rows have holes");
+  }
+  if (tensor->swizzled && (count[0] * element != 128 || shared % 1024 != 0)) {
+    emulation::Fail("a box is no whole swizzle");
+  }
+  for (int d = 0; d < 4; ++d) {
+    if (tensor->stride[d] % 16 != 0) emulation::Fail("a box's tensor is not aligned");
+  }
+  if (reinterpret_cast<uintptr_t>(tensor->base) % 16 != 0) {
+    emulation::Fail("a box's tensor is not aligned");
+  }
   emulation::Shared(shared, bytes, 128);
   std::memset(emulation::Shared(shared, bytes, 128), 0xff, bytes);
   ++emulation::ChangesOf(barrier);
   emulation::loads[barrier].push_back([=] {
-    uint8_t* to = emulation::Shared(shared, bytes, 128);
+    uint8_t* const box = emulation::Shared(shared, bytes, 128);
     uint32_t at[5];
-    for (uint32_t i = 0; i < bytes / 8; ++i, to += 8) {
+    for (uint32_t i = 0; i < bytes / element; ++i) {
+      uint32_t byte = i * element;
+      if (tensor->swizzled) byte ^= (byte >> 7 & 7) << 4;
+      uint8_t* const to = box + byte;
       uint32_t rest = i;
       bool inside = true;
       const uint8_t* from = static_cast<const uint8_t*>(tensor->base);
@@ -311,11 +326,11 @@ inline void BoxLoad(uint32_t shared, const BoxMap& map, const BoxPlace& place, u
         rest /= count[d];
         const int64_t where = int64_t{place.at[d]} + at[d];
         inside = inside && where >= 0 && where < static_cast<int64_t>(tensor->size[d]);
-        from += where * static_cast<int64_t>(d == 0 ? 8 : tensor->stride[d - 1]);
+        from += where * static_cast<int64_t>(d == 0 ? element : tensor->stride[d - 1]);
       }
-      if (inside) emulation::readable.Check(from, 8, 8);
-      if (inside) std::memcpy(to, from, 8);
-      if (!inside) std::memset(to, 0, 8);
+      if (inside) emulation::readable.Check(from, element, element);
+      if (inside) std::memcpy(to, from, element);
+      if (!inside) std::memset(to, 0, element);
     }
     emulation::Change(barrier, 0, -static_cast<int>(bytes));
   });
@@ -459,6 +474,19 @@ namespace transconv::cuda::mma {
 inline void LoadMatricesTransposed(uint32_t (&r)[4], uint32_t shared) {
   LoadMatricesTransposed(r, reinterpret_cast<SharedPlace>(emulation::Shared(shared, 16, 16)));
 }
+inline void StoreMatricesTransposed(uint32_t shared, const uint32_t (&r)[4]) {
+  uint8_t* const to = emulation::Shared(shared, 16, 16);
+  const size_t lane = threadIdx.x % emulation::kWarp, column = lane % 8;
+  for (size_t i = 0; i < 4; ++i) {
+    emulation::OfWarp(r[i], [&](const auto& all) {
+      for (size_t row = 0; row < 8 && lane / 8 == i; ++row) {
+        const uint16_t v = static_cast<uint16_t>(all[4 * row + column / 2] >> (16 * (column % 2)));
+        std::memcpy(to + 2 * row, &v, 2);
+      }
+      return 0;
+    });
+  }
+}
 
 }  // namespace transconv::cuda::mma
 
@@ -467,13 +495,14 @@ namespace transconv::cuda::cluster {
 // In place of cuda/primitives/cluster.cuh.
 inline uint32_t Rank() { return emulation::rank; }
 inline void Sync() { emulation::Wait(&emulation::machine.cluster); }
+inline void SyncToLeave() { Sync(); }
 inline uint32_t AddressIn(uint32_t shared, uint32_t rank) {
   emulation::Shared(shared, 0, 1);
   return (shared & ((1u << emulation::kRankBit) - 1)) | rank << emulation::kRankBit;
 }
-inline float LoadShared(uint32_t address) {
-  float v;
-  std::memcpy(&v, emulation::SharedOf(address, 4, 4, address >> emulation::kRankBit), 4);
+inline float4 LoadShared128(uint32_t address) {
+  float4 v;
+  std::memcpy(&v, emulation::SharedOf(address, 16, 16, address >> emulation::kRankBit), 16);
   return v;
 }
 

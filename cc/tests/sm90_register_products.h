@@ -66,13 +66,24 @@ inline RegisterOperands register_operands[emulation::kMostBlocks];
 inline uint64_t SwizzledDescriptor() {
   return uint64_t{1} << 62 | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 16;
 }
+inline uint64_t SwizzledRowsDescriptor(uint32_t chunk) {
+  return Descriptor(chunk, 1024) | uint64_t{1} << 62;
+}
+constexpr int kSwizzledRow = 128;
 struct Columns : Operand {
-  bool swizzled;
-  explicit Columns(uint64_t descriptor)
-      : Operand(descriptor, true), swizzled(descriptor >> 62 == 1) {
+  bool swizzled, rows;
+  Columns(uint64_t descriptor, bool of_rows)
+      : Operand(descriptor, !of_rows), swizzled(descriptor >> 62 == 1), rows(of_rows) {
     if (descriptor >> 62 > 1) emulation::Fail("no such swizzle");
+    if (rows && !swizzled) emulation::Fail("rows are swizzled");
   }
-  size_t At(int column, uint32_t half) const {
+  // Of rows, where one value is.
+  size_t At(int column, int k) const {
+    const size_t c = static_cast<size_t>(column), d = static_cast<size_t>(k);
+    const size_t at = start + c / 64 * chunk + c % 64 * 2 + d % 8 * 128 + d / 8 * stride;
+    return at ^ (at >> 7 & 7) << 4;
+  }
+  size_t ChunkAt(int column, uint32_t half) const {
     const size_t row = static_cast<size_t>(column) % 8, rows = static_cast<size_t>(column) / 8;
     if (!swizzled) return start + 16 * row + rows * stride + half * chunk;
     const size_t at = start + 128 * row + rows * stride + 16 * half;
@@ -83,14 +94,21 @@ struct Columns : Operand {
 // The eight words of a column's step.
 inline std::array<uint32_t, 8> WordsOfColumn(const Columns& b, int column) {
   std::array<uint32_t, 8> words;
+  if (b.rows) {
+    for (int k = 0; k < 16; ++k) {
+      const uint32_t at = static_cast<uint32_t>(b.At(column, k));
+      std::memcpy(reinterpret_cast<uint8_t*>(words.data()) + 2 * k, emulation::Shared(at, 2, 2), 2);
+    }
+    return words;
+  }
   for (uint32_t chunk = 0; chunk < 2; ++chunk) {
-    const size_t at = b.At(column, chunk);
+    const size_t at = b.ChunkAt(column, chunk);
     std::memcpy(&words[4 * chunk], emulation::Shared(static_cast<uint32_t>(at), 16, 16), 16);
   }
   return words;
 }
 
-template <typename Number, int N>
+template <typename Number, int N, bool ROWS = false>
 struct MultiplyRegisters {
   static void Run(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t descriptor, int accumulate) {
     auto& all = register_operands[emulation::rank];
@@ -104,7 +122,7 @@ struct MultiplyRegisters {
         rows[half][word] = all.words[turn][thread / 4 * 4 + word % 4][half + word / 4 * 2];
       }
     }
-    const Columns b(descriptor);
+    const Columns b(descriptor, ROWS);
     float* const to = d;
     const uint32_t* const registers = a;
     const std::array<uint32_t, 4> own = {a[0], a[1], a[2], a[3]};

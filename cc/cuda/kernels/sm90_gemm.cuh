@@ -1,13 +1,13 @@
 // Hopper's matrix product for kernels as large as their stride (core/gemm_plan.h).
 //
 //     producers    a warpgroup copies lines of the image as they are, asynchronously, and has the
-//                  packed weights (pack_gemm.cuh) copied in bulk
+//                  weights copied: packed ones (pack_gemm.cuh) in bulk, those of 16 bits as boxes
+//                  of what they are
 //     consumers    two warpgroups with 64 pixels each read what they need of the lines into
 //                  registers, round it to TF32, and multiply it by all columns of the tile
 //
-// So nothing is stored to shared memory a second time, and no pixel is gathered. Results leave
-// straight from the registers: neighbouring lanes have neighbouring pixels, and a thread's columns
-// are neighbouring taps.
+// So nothing is stored to shared memory a second time, and no pixel is gathered. How results leave
+// is sm90_gemm_store.cuh's.
 //
 // Where tiles are few, a tile's sum is cut between the blocks of a cluster; then each of them adds
 // all parts of its own columns in their order, which makes results the same in every run.
@@ -15,13 +15,13 @@
 #define TRANSCONV_CUDA_KERNELS_SM90_GEMM_CUH_
 
 #include <cstdint>
-#include <type_traits>
 
 #include "cuda/kernels/cluster_parts.cuh"
 #include "cuda/kernels/sm90_gemm_params.cuh"
+#include "cuda/kernels/sm90_gemm_store.cuh"
+#include "cuda/primitives/box_load.cuh"
 #include "cuda/primitives/cluster.cuh"
 #include "cuda/primitives/mma.cuh"
-#include "cuda/primitives/operand.cuh"
 #include "cuda/primitives/ptx.cuh"
 #include "cuda/primitives/shared_memory.cuh"
 #include "cuda/primitives/tf32.cuh"
@@ -30,13 +30,14 @@
 
 namespace transconv::cuda::sm90_gemm {
 
-template <typename T, int N, int VALUES>
+// ROWS: weights are of 16 bits, and neighbours are columns.
+template <typename T, int N, int VALUES, bool ROWS>
 struct Kernel {
   static constexpr int kElements = kGemmSlabBytes / sizeof(T);
   static constexpr int kSlabLines = kElements / VALUES;
-  static constexpr int kLinePitch =
-      kGemmRows * VALUES * sizeof(T) + (sizeof(T) == 2 && VALUES == 1 ? 16 : 32);
-  static constexpr int kSixteens = N / 16;  // columns, of which a thread has eight sums
+  static constexpr int kLinePitch = kGemmRows * VALUES * sizeof(T) +
+                                    (sizeof(T) == 4 || VALUES == 2 ? 32 : VALUES == 1 ? 16 : 64);
+  static constexpr bool kPacked = sizeof(T) == 4;
   static constexpr int kWeightBytes = N * kGemmSlabBytes;
   static constexpr int kStageBytes = kGemmLineBytes + kWeightBytes;
   static_assert(kSlabLines * kLinePitch <= kGemmLineBytes);
@@ -53,11 +54,21 @@ struct Kernel {
 
   // What a slab needs of the weights.
   __device__ __forceinline__ void LoadWeights(int column_tile, int slab, int stage) const {
-    const uint8_t* const from =
-        p.weights + (static_cast<int64_t>(column_tile) * p.slabs + slab) * kWeightBytes;
     const uint32_t to = stages + stage * kStageBytes + kGemmLineBytes;
     ptx::BarrierArriveExpect(Full(stage), kWeightBytes);
-    ptx::BulkLoad(to, from, kWeightBytes, Full(stage));
+    const int column = column_tile * N, sum = slab * kElements;
+    if constexpr (kPacked) {
+      const int64_t at = static_cast<int64_t>(column_tile) * p.slabs + slab;
+      ptx::BulkLoad(to, p.weights + at * kWeightBytes, kWeightBytes, Full(stage));
+    } else if constexpr (ROWS) {
+#pragma unroll
+      for (int c = 0; c < N; c += 64) {
+        ptx::BoxLoad(to + c * kGemmSlabBytes, p.weight_boxes, {column + c, sum, 0, 0, 0},
+                     Full(stage));
+      }
+    } else {
+      ptx::BoxLoad(to, p.weight_boxes, {sum, column, 0, 0, 0}, Full(stage));
+    }
   }
   // Those of the first slabs, which have been packed just before.
   __device__ void LoadFirstWeights(int count) const {
@@ -98,6 +109,7 @@ struct Kernel {
         const int lines = q < p.pixels ? p.lines : 0;
         for (int slab = 0; slab < work.slabs; ++slab, ++k) {
           ptx::BarrierWait(Empty(stage), parity);
+          if (!kPacked && thread == 0) LoadWeights(column_tile, work.first_slab + slab, stage);
           const uint32_t to = own + stage * kStageBytes;
 #pragma unroll
           for (int i = 0; i < kSlabLines / kTogether; ++i, line += kTogether) {
@@ -111,7 +123,7 @@ struct Kernel {
             }
           }
           ptx::CopyAsyncArrive(Full(stage));
-          if (thread == 0) {
+          if (kPacked && thread == 0) {
             // The first lines need not wait for the weights.
             if (k == ahead - 1) LoadFirstWeights(ahead);
             if (k >= ahead) LoadWeights(column_tile, work.first_slab + slab, stage);
@@ -142,7 +154,13 @@ struct Kernel {
         a[s][1] = ptx::LoadSharedWord(line + kBelow);
         a[s][2] = ptx::LoadSharedWord(line + 4 * kLinePitch);
         a[s][3] = ptx::LoadSharedWord(line + 4 * kLinePitch + kBelow);
-      } else if constexpr (VALUES == 2 || sizeof(T) == 2) {
+      } else if constexpr (sizeof(T) == 2) {
+        const uint32_t line = at + 4 * s * kLinePitch;
+        a[s][0] = ptx::LoadSharedWord(line);
+        a[s][1] = ptx::LoadSharedWord(line + kBelow);
+        a[s][2] = ptx::LoadSharedWord(line + 2 * kLinePitch);
+        a[s][3] = ptx::LoadSharedWord(line + 2 * kLinePitch + kBelow);
+      } else if constexpr (VALUES == 2) {
         const uint32_t line = at + 4 * s * kLinePitch;
         const uint2 above = ptx::LoadShared64(line), below = ptx::LoadShared64(line + kBelow);
         a[s][0] = above.x, a[s][2] = above.y;
@@ -180,21 +198,27 @@ struct Kernel {
     uint32_t own;
     if constexpr (sizeof(T) == 2 && VALUES == 1) {
       own = (lane / 16 * 8 + lane % 8) * kLinePitch + (first_row + lane / 8 % 2 * 8) * 2;
+    } else if constexpr (sizeof(T) == 2 && VALUES == 4) {
+      own = lane % 4 / 2 * kLinePitch + (first_row + lane / 4) * 8 + lane % 2 * 4;
     } else {
       own = lane % 4 * kLinePitch + (first_row + lane / 4) * VALUES * sizeof(T);
     }
     const uint32_t lines = stages + own;
     // In a cluster, shared addresses have the block's rank above the 18 bits of a descriptor's.
-    const uint64_t weights =
-        wgmma::Descriptor(N * 16, 128) | (((stages + kGemmLineBytes) & 0x3FFFF) >> 4);
-    using Operand = typename std::conditional<sizeof(T) == 4, float, T>::type;
+    const uint64_t layout = kPacked ? wgmma::Descriptor(N * 16, 128)
+                            : ROWS  ? wgmma::SwizzledRowsDescriptor(64 * kGemmSlabBytes)
+                                    : wgmma::SwizzledDescriptor();
+    const uint64_t weights = layout | (((stages + kGemmLineBytes) & 0x3FFFF) >> 4);
+    constexpr int kStep = kPacked ? 2 * N * 16 : ROWS ? 16 * wgmma::kSwizzledRow : 32;
     float sum[N / 2];
     int stage = 0;
     uint32_t parity = 0;
+    int prepared = -1;
     for (int tile = work.first; tile < p.tiles; tile += work.step) {
       int row_tile = tile;
       const int column_tile = p.by_column_tile.Split(row_tile);
-      PrepareColumns(column_tile, thread);
+      if (column_tile != prepared) PrepareColumns(column_tile, thread);
+      prepared = column_tile;
 #pragma unroll
       for (int i = 0; i < N / 2; ++i) sum[i] = 0.f;
       // Multiplies by a stage, while the rows of the next one are read.
@@ -205,7 +229,7 @@ struct Kernel {
         wgmma::Fence();
 #pragma unroll
         for (int s = 0; s < 4; ++s) {
-          wgmma::MultiplyRegisters<Operand, N>::Run(sum, rows[s], b + s * (2 * N * 16 >> 4), 1);
+          wgmma::MultiplyRegisters<T, N, ROWS>::Run(sum, rows[s], b + s * (kStep >> 4), 1);
         }
         wgmma::Commit();
         const int used = stage;
@@ -232,7 +256,7 @@ struct Kernel {
         AddClusterParts<kConsumers>(reinterpret_cast<float (&)[1][N / 2]>(sum), stages, thread,
                                     p.splits);
       }
-      Store(sum, row_tile * kGemmRows + first_row + lane / 4, lane % 4);
+      Results<T, N>{p, control, thread}.Store(sum, row_tile * kGemmRows);
     }
   }
 
@@ -254,64 +278,9 @@ struct Kernel {
     }
     ptx::NamedBarrier<1, kConsumers>();
   }
-
-  struct alignas(4 * sizeof(T)) Four {
-    Pair<T> first, second;
-  };
-  // A thread has two rows, q and q + 8, and of each eight columns two.
-  __device__ __forceinline__ void Store(const float (&sum)[N / 2], int q, int quad) const {
-    T* const target = static_cast<T*>(p.target);
-    T* row[2];
-    bool exists[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      exists[r] = q + 8 * r < p.pixels;
-      row[r] = target + (exists[r] ? p.to.OffsetOf(q + 8 * r) : 0);
-    }
-    const int rank = p.splits > 1 ? static_cast<int>(cluster::Rank()) : 0;
-    const int begin = rank * kSixteens / p.splits, end = (rank + 1) * kSixteens / p.splits;
-#pragma unroll
-    for (int j = 0; j < kSixteens; ++j) {
-      if (j < begin || j >= end) continue;
-      if (p.store == 4) {
-        const int column = 16 * j + 4 * quad;
-        const uint32_t offset = control.offset[column];
-        const float bias = control.bias[column];
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const float* const v = sum + 8 * j + 2 * r;
-          if (exists[r] && offset != kNoColumn) {
-            *reinterpret_cast<Four*>(row[r] + offset) = {RoundPair<T>(v[0] + bias, v[1] + bias),
-                                                         RoundPair<T>(v[4] + bias, v[5] + bias)};
-          }
-        }
-        continue;
-      }
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const int column = 16 * j + 8 * h + 2 * quad;
-        const uint2 offset = *reinterpret_cast<const uint2*>(&control.offset[column]);
-        const float2 bias = *reinterpret_cast<const float2*>(&control.bias[column]);
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const float a = sum[8 * j + 4 * h + 2 * r] + bias.x;
-          const float b = sum[8 * j + 4 * h + 2 * r + 1] + bias.y;
-          if (!exists[r]) continue;
-          if (p.store == 2) {
-            if (offset.x != kNoColumn) {
-              *reinterpret_cast<Pair<T>*>(row[r] + offset.x) = RoundPair<T>(a, b);
-            }
-          } else {
-            if (offset.x != kNoColumn) row[r][offset.x] = Round<T>(a);
-            if (offset.y != kNoColumn) row[r][offset.y] = Round<T>(b);
-          }
-        }
-      }
-    }
-  }
 };
 
-template <typename T, int N, int VALUES>
+template <typename T, int N, int VALUES, bool ROWS>
 __global__ void __launch_bounds__(kThreads, 1) GemmKernel(const __grid_constant__ GemmParams p) {
   uint8_t* const shared = SharedMemory();
   Control& control = *reinterpret_cast<Control*>(shared);
@@ -325,8 +294,9 @@ __global__ void __launch_bounds__(kThreads, 1) GemmKernel(const __grid_constant_
     ptx::BarrierInitFence();
   }
   __syncthreads();
-  const Kernel<T, N, VALUES> kernel{p, control, ClusterWork(p.splits, p.slabs),
-                                    ptx::SharedAddress(shared) + kControlBytes};
+  const Kernel<T, N, VALUES, ROWS> kernel{p, control, ClusterWork(p.splits, p.slabs),
+                                          ptx::SharedAddress(shared) + kControlBytes +
+                                              (sizeof(T) == 2 ? StagedBytes(N) : 0)};
   if (warp < kProducers / 32) {
     ptx::RegistersDown<kProducerRegisters>();
     if (p.vector == 16) {
@@ -344,7 +314,7 @@ __global__ void __launch_bounds__(kThreads, 1) GemmKernel(const __grid_constant_
   }
   // No block may go while another reads its shared memory.
   __syncwarp();
-  if (p.splits > 1) cluster::Sync();
+  if (p.splits > 1) cluster::SyncToLeave();
 }
 
 }  // namespace transconv::cuda::sm90_gemm

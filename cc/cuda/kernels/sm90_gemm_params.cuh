@@ -6,6 +6,7 @@
 
 #include "core/divider.h"
 #include "core/gemm_plan.h"
+#include "cuda/primitives/box.cuh"
 
 namespace transconv::cuda::sm90_gemm {
 
@@ -28,11 +29,27 @@ struct Pixels {
   }
 };
 
+// How results of 16 bits are staged: a line is kStagedPixels pixels of 1 << log_run columns, which
+// follow one another in the target, and leaves as vectors of so many bytes. Its pitch lets a warp
+// store its fragments to different banks. Where `vector` is 0, threads store what they have.
+struct Staging {
+  int vector, log_vectors, log_run, pitch;
+};
+constexpr int kStagedPixels = 64, kStagedRuns = 4;  // of a warpgroup
+constexpr int StagedPitch(int log_run) {
+  constexpr int kPad[kStagedRuns] = {16, 32, 64, 128};
+  return (2 * kStagedPixels << log_run) + kPad[log_run];
+}
+// Of both warpgroups, whatever the run.
+constexpr int StagedBytes(int columns) { return 2 * columns * StagedPitch(0); }
+static_assert(StagedPitch(3) == 8 * StagedPitch(0) && StagedPitch(1) == 2 * StagedPitch(0));
+
 struct GemmParams {
   const void* source;
   void* target;
   const void* bias;  // by target channel, or null
-  const uint8_t* weights;
+  const uint8_t* weights;  // packed, or boxes of them as they are:
+  BoxMap weight_boxes;     // of 64 columns and elements of the sum, or of a tile's columns
   int pixels;  // of all images
   Pixels from, to;
   Divider by_line;        // lines of a channel
@@ -41,13 +58,14 @@ struct GemmParams {
   int columns;               // of the product that exist
   Divider by_row, by_value;  // a column is (channel, row of taps, value)
   int to_channel, to_row;    // elements of the target from one to the next
-  int store;                 // neighbouring columns that are neighbours in the target: 1, 2 or 4
+  int store;  // neighbouring columns that are neighbours in the target: 1, 2 or 4
+  Staging staged;
   int slabs, splits, stages;
   Divider by_column_tile;
   int tiles;
 };
 
-// At the start of shared memory; the stages follow: lines, then weights.
+// At the start of shared memory; staged results follow, then the stages: lines, then weights.
 struct Control {
   uint64_t full[kMaxStages], empty[kMaxStages];
   uint32_t offset[256];  // of a tile's columns in an image of the target
@@ -55,6 +73,9 @@ struct Control {
 };
 constexpr int kControlBytes = 3072;
 static_assert(sizeof(Control) <= kControlBytes);
+static_assert(kControlBytes % 1024 == 0 && StagedBytes(64) % 1024 == 0 &&
+                  kGemmLineBytes % 1024 == 0,
+              "as a swizzle needs");
 constexpr uint32_t kNoColumn = 0xffffffffu;
 
 }  // namespace transconv::cuda::sm90_gemm

@@ -1,7 +1,8 @@
 // Hopper's weight gradient where the kernel is the stride: one matrix product over the pixels of
 // all images (core/gemm_wgrad_plan.h).
 //
-//     4 producer warps   copy a stage of x (the columns' operand) and of dy, as they lie in memory
+//     4 producer warps   copy a stage of x (the columns' operand) and of dy, as they lie in memory;
+//                        x as a box, where its stages are of one image
 //     8 consumer warps   two warpgroups with 64 rows each: a stage ahead of the matrix
 //     instructions,
 //                        they round x in float32 to TF32 where it is, and gather their fragments
@@ -24,6 +25,7 @@
 #include "core/gemm_wgrad_plan.h"
 #include "cuda/kernels/cluster_parts.cuh"
 #include "cuda/kernels/sm90_gemm_wgrad_params.cuh"
+#include "cuda/primitives/box_load.cuh"
 #include "cuda/primitives/cluster.cuh"
 #include "cuda/primitives/ptx.cuh"
 #include "cuda/primitives/shared_memory.cuh"
@@ -56,7 +58,9 @@ struct Producer {
       ptx::BarrierWait(ptx::SharedAddress(&control.empty[place.slot]), place.parity ^ 1);
       const uint32_t stage = stages + place.slot * Tile::Bytes(N);
       const int first = (work.first + s) * Tile::Pixels(kElement);
-      if (p.x_vector == 16) {
+      if (p.boxed) {
+        if (thread == 0) LoadBox(stage, first, ptx::SharedAddress(&control.full[place.slot]));
+      } else if (p.x_vector == 16) {
         CopyX<16>(stage, x, first, channels);
       } else if (p.x_vector == 8) {
         CopyX<8>(stage, x, first, channels);
@@ -75,6 +79,14 @@ struct Producer {
     }
     ptx::CopyAsyncCommit();
     ptx::CopyAsyncWait<0>();
+  }
+
+  __device__ __forceinline__ void LoadBox(uint32_t stage, int first, uint32_t full) const {
+    int image = first;
+    const int pixel = p.by_image.Split(image);
+    ptx::BarrierArriveExpect(full, Tile::XBytes(N));
+    ptx::BoxLoad(stage, p.x_boxes,
+                 {pixel, work.group * p.in_per_group + work.column, image, 0, 0}, full);
   }
 
   // A thread's copies of x: lanes side by side take the pixels of a channel's stage, a whole line
@@ -183,9 +195,11 @@ struct Consumer {
                                   32 * warp + lane, p.cluster);
     }
     if (p.slots != nullptr) {
-      Store(sum, p.slots + work.split * p.weights, true);
+      Store<(KW > 1)>(sum, p.slots + work.split * p.weights);
+    } else if (KW > 1 && p.pairs) {
+      Store<(KW > 1)>(sum, static_cast<T*>(p.dw));
     } else {
-      Store(sum, static_cast<T*>(p.dw), p.pairs);
+      Store<false>(sum, static_cast<T*>(p.dw));
     }
   }
 
@@ -280,36 +294,36 @@ struct Consumer {
 
   static constexpr int kSixteens = N / 16;  // of columns, in which blocks of a cluster share
 
-  // To [channel of x][row], in pairs of rows where `pairs` allows it.
-  template <typename Out>
-  __device__ __forceinline__ void Store(const float (&sum)[N / 2], Out* to, bool pairs) const {
+  // To [channel of x][row]. Each call is code of its own, and as little of it as can be: what most
+  // blocks wait for at their end is to load it.
+  template <bool PAIRS, typename Out>
+  __device__ __forceinline__ void Store(const float (&sum)[N / 2], Out* to) const {
     struct alignas(2 * sizeof(Out)) Pair {
       Out first, second;
     };
+    constexpr int kSecond = KW == 1 ? 8 : 1;
     const int row = work.row + RowOf(0);
     const int channels = p.in_per_group - work.column - lane % 4 * 2;
-    Out* const own =
-        to + (work.group * int64_t{p.in_per_group} + work.column + lane % 4 * 2) * p.rows + row;
+    const bool exists[2] = {row < p.rows, row + kSecond < p.rows};
+    const int64_t step = p.rows;
+    Out* at =
+        to + (work.group * int64_t{p.in_per_group} + work.column + lane % 4 * 2) * step + row;
     const int rank = p.cluster > 1 ? static_cast<int>(cluster::Rank()) : 0;
-    const int begin = rank * kSixteens / p.cluster, end = (rank + 1) * kSixteens / p.cluster;
+    const int begin = rank * kSixteens / p.cluster * 16, end = (rank + 1) * kSixteens / p.cluster * 16;
 #pragma unroll
-    for (int j = 0; j < N / 8; ++j) {
-      if (j / 2 < begin || j / 2 >= end) continue;
+    for (int j = 0; j < N; j += 8) {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        if (8 * j + e >= channels) continue;
-        Out* const at = own + (8 * j + e) * int64_t{p.rows};
-        const Out first = static_cast<Out>(sum[4 * j + e]);
-        const Out second = static_cast<Out>(sum[4 * j + 2 + e]);
-        if constexpr (KW > 1) {
-          if (pairs) {
-            if (row < p.rows) *reinterpret_cast<Pair*>(at) = Pair{first, second};
-            continue;
-          }
+        const bool wanted = j >= begin && j < end && j + e < channels;
+        const Out first = static_cast<Out>(sum[j / 2 + e]);
+        const Out second = static_cast<Out>(sum[j / 2 + 2 + e]);
+        if constexpr (PAIRS) {
+          if (wanted && exists[0]) *reinterpret_cast<Pair*>(at) = Pair{first, second};
+        } else {
+          if (wanted && exists[0]) at[0] = first;
+          if (wanted && exists[1]) at[kSecond] = second;
         }
-        constexpr int kSecond = KW == 1 ? 8 : 1;
-        if (row < p.rows) at[0] = first;
-        if (row + kSecond < p.rows) at[kSecond] = second;
+        at += e == 0 ? step : 7 * step;
       }
     }
   }
@@ -328,7 +342,7 @@ __global__ void __launch_bounds__(kThreads, 1) GemmWgradKernel(const __grid_cons
   const Work work(p, N);
   if (thread == 0) {
     for (int i = 0; i < Tile::Stages(N); ++i) {
-      ptx::BarrierInit(ptx::SharedAddress(&control.full[i]), kProducers);
+      ptx::BarrierInit(ptx::SharedAddress(&control.full[i]), kProducers + (p.boxed ? 1 : 0));
       ptx::BarrierInit(ptx::SharedAddress(&control.rounded[i]), kConsumerWarps);
       ptx::BarrierInit(ptx::SharedAddress(&control.empty[i]), kConsumers);
     }
@@ -352,7 +366,7 @@ __global__ void __launch_bounds__(kThreads, 1) GemmWgradKernel(const __grid_cons
   }
   // No block may go while another reads its shared memory.
   __syncwarp();
-  if (p.cluster > 1) cluster::Sync();
+  if (p.cluster > 1) cluster::SyncToLeave();
 }
 
 }  // namespace transconv::cuda::sm90_gemm_wgrad

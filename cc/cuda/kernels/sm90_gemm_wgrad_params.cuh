@@ -6,6 +6,7 @@
 
 #include "core/divider.h"
 #include "core/gemm_wgrad_plan.h"
+#include "cuda/primitives/box.cuh"
 
 namespace transconv::cuda::sm90_gemm_wgrad {
 
@@ -17,6 +18,7 @@ constexpr int kThreads = 32 * (kProducerWarps + kConsumerWarps);
 constexpr int kMostStages = 6;
 
 struct Params {
+  BoxMap x_boxes;
   const char *x, *dy;
   float* slots;  // [split][weight], or null: then dw is written
   void* dw;
@@ -31,6 +33,7 @@ struct Params {
   int stages, per_split, blocks;
   int cluster;              // blocks that add their sums
   int x_vector, dy_vector;  // bytes of one copy
+  bool boxed;               // then x comes as boxes: a stage's pixels of a tile's channels
   bool pairs;               // dw may be written in pairs
 };
 
@@ -60,6 +63,21 @@ inline Params MakeParams(const Problem& q, const GemmWgradPlan& plan, int elemen
   p.x_vector = plan.x_vector;
   p.dy_vector = plan.dy_vector;
   return p;
+}
+inline BoxTensor XBoxesOf(const void* x, const Problem& q, const GemmWgradPlan& plan) {
+  BoxTensor tensor;
+  tensor.base = x;
+  tensor.element = static_cast<uint32_t>(plan.element);
+  tensor.swizzled = true;
+  const uint64_t channels = static_cast<uint64_t>(q.in_channels);
+  tensor.size[0] = static_cast<uint64_t>(plan.image());
+  tensor.size[1] = channels;
+  tensor.size[2] = static_cast<uint64_t>(q.batch);
+  tensor.stride[0] = tensor.size[0] * tensor.element;
+  tensor.stride[1] = tensor.stride[0] * channels;
+  tensor.box[0] = static_cast<uint32_t>(Tile::Pixels(plan.element));
+  tensor.box[1] = static_cast<uint32_t>(plan.columns);
+  return tensor;
 }
 
 struct Control {

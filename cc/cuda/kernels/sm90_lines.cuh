@@ -505,7 +505,7 @@ __global__ void __launch_bounds__(Threads<LinesCopiers(N, HALVES)>::kAll, 1)
   }
   // No block may go while another reads its shared memory.
   __syncwarp();
-  if (p.splits > 1) cluster::Sync();
+  if (p.splits > 1) cluster::SyncToLeave();
 }
 
 }  // namespace transconv::cuda::sm90_lines

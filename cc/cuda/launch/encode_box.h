@@ -29,10 +29,14 @@ inline cudaError_t EncodeBox(const BoxTensor& tensor, BoxMap* map) {
   cuuint64_t size[5], stride[4];
   for (int i = 0; i < 5; ++i) size[i] = tensor.size[i];
   for (int i = 0; i < 4; ++i) stride[i] = tensor.stride[i];
+  const CUtensorMapDataType type = tensor.element == 8   ? CU_TENSOR_MAP_DATA_TYPE_FLOAT64
+                                   : tensor.element == 4 ? CU_TENSOR_MAP_DATA_TYPE_UINT32
+                                                         : CU_TENSOR_MAP_DATA_TYPE_UINT16;
+  const CUtensorMapSwizzle swizzle =
+      tensor.swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE;
   const CUresult result =
-      kEncode(reinterpret_cast<CUtensorMap*>(map), CU_TENSOR_MAP_DATA_TYPE_FLOAT64, 5,
-              const_cast<void*>(tensor.base), size, stride, tensor.box, tensor.step,
-              CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+      kEncode(reinterpret_cast<CUtensorMap*>(map), type, 5, const_cast<void*>(tensor.base), size,
+              stride, tensor.box, tensor.step, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }

@@ -35,7 +35,7 @@ inline PackGemmParams PackParamsOf(const Call& call, const GemmPlan& g) {
   const bool forward = call.pass == Pass::kForward;
   const int row = static_cast<int>(q.out_channels * q.taps());
   PackGemmParams p{};
-  p.weight = call.w;
+  p.weight = static_cast<const float*>(call.w);
   p.packed = static_cast<uint8_t*>(call.workspace);
   p.columns = g.columns;
   p.sums = g.lines * g.values;
@@ -43,11 +43,25 @@ inline PackGemmParams PackParamsOf(const Call& call, const GemmPlan& g) {
   p.sum_stride = forward ? row : 1;
   p.tile_columns = g.tile_columns;
   p.slabs = g.slabs;
-  p.values = g.values;
   p.fours = g.fours;
   p.vectors = !forward && row * static_cast<int>(ByteWidth(call.dtype)) % 16 == 0 &&
               Aligned(call.w, 16) == 16;
   return p;
+}
+// Weights of 16 bits as they are: forward in rows of columns, else in rows of the sum.
+inline BoxTensor WeightBoxesOf(const Call& call, const GemmPlan& g) {
+  const Problem& q = call.problem;
+  const uint64_t row = static_cast<uint64_t>(q.out_channels * q.taps());
+  BoxTensor tensor;
+  tensor.element = 2;
+  tensor.swizzled = true;
+  tensor.base = call.w;
+  tensor.size[0] = row;
+  tensor.size[1] = static_cast<uint64_t>(q.in_channels);
+  tensor.stride[0] = 2 * row;
+  tensor.box[0] = 64;
+  tensor.box[1] = call.pass == Pass::kForward ? 64 : static_cast<uint32_t>(g.tile_columns);
+  return tensor;
 }
 inline unsigned PackBlocks(const GemmPlan& g) {
   return static_cast<unsigned>(g.column_tiles * g.slabs * (g.tile_columns / kPackGemmThreads));
@@ -56,10 +70,37 @@ inline unsigned PackBlocks(const GemmPlan& g) {
 inline int StageBytes(const GemmPlan& g) {
   return kGemmLineBytes + g.tile_columns * kGemmSlabBytes;
 }
-inline int Stages(const GemmPlan& g) {
-  return std::min((kSm90SharedBytes - kControlBytes) / StageBytes(g), kMaxStages);
+// In front of the stages: what a block knows, and its results.
+inline int StagesAt(const GemmPlan& g) {
+  return kControlBytes + (g.packed ? 0 : StagedBytes(g.tile_columns));
 }
-inline int SharedBytes(const GemmPlan& g) { return kControlBytes + Stages(g) * StageBytes(g); }
+inline int Stages(const GemmPlan& g) {
+  return std::min((kSm90SharedBytes - StagesAt(g)) / StageBytes(g), kMaxStages);
+}
+inline int SharedBytes(const GemmPlan& g) { return StagesAt(g) + Stages(g) * StageBytes(g); }
+
+// How results of 16 bits leave. Threads store them themselves where that was as fast: forward, where
+// a row's end leaves no vectors of 16 bytes.
+inline Staging StagingOf(const Call& call, const void* target) {
+  const Problem& q = call.problem;
+  const bool forward = call.pass == Pass::kForward;
+  const int element = static_cast<int>(ByteWidth(call.dtype));
+  Staging staged{};
+  if (element != 2) return staged;
+  // What follows one another in the target: a row's pixels, or an image's.
+  const int64_t columns = forward ? q.w.kernel : 1;
+  const int64_t pixels = forward && q.h.kernel > 1 ? q.w.in : q.h.in * q.w.in;
+  int vector = Aligned(target, 16);
+  while (pixels * columns * element % vector != 0) vector /= 2;
+  for (int log = 0; log < kStagedRuns; ++log) {
+    if (columns != 1 << log || vector < (forward ? 16 : element)) continue;
+    staged.vector = vector;
+    while (vector << staged.log_vectors < (kStagedPixels * element << log)) ++staged.log_vectors;
+    staged.log_run = log;
+    staged.pitch = StagedPitch(log);
+  }
+  return staged;
+}
 
 inline GemmParams ParamsOf(const Call& call, const GemmPlan& g) {
   const Problem& q = call.problem;
@@ -102,6 +143,7 @@ inline GemmParams ParamsOf(const Call& call, const GemmPlan& g) {
   const bool pairs =
       forward && q.w.kernel % 2 == 0 && Aligned(p.target, 2 * element) == 2 * element;
   p.store = g.fours ? 4 : pairs ? 2 : 1;
+  p.staged = StagingOf(call, p.target);
   p.slabs = g.slabs;
   p.splits = g.splits;
   p.stages = Stages(g);

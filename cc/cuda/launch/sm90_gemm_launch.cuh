@@ -6,44 +6,60 @@
 #include "cuda/call.h"
 #include "cuda/kernels/pack_gemm.cuh"
 #include "cuda/kernels/sm90_gemm.cuh"
+#include "cuda/launch/encode_box.h"
 #include "cuda/launch/launch_behind.h"
+#include "cuda/launch/launch_cluster.h"
 #include "cuda/launch/sm90_gemm_call.cuh"
 
 namespace transconv::cuda::sm90_gemm {
 
-template <typename T, int N, int VALUES>
+template <typename T, int N, int VALUES, bool ROWS>
 cudaError_t LaunchKernel(const Call& call, const GemmPlan& plan) {
   const GemmPlan g = PlanFor(call, plan);
   if (g.vector < SmallestCopy(g, sizeof(T))) return cudaErrorMisalignedAddress;
-  PackGemmKernel<T><<<PackBlocks(g), kPackGemmThreads, 0, call.stream>>>(PackParamsOf(call, g));
-  cudaError_t status = cudaGetLastError();
-  if (status != cudaSuccess) return status;
   int device = 0, multiprocessors = 0;
-  if ((status = cudaGetDevice(&device)) != cudaSuccess) return status;
+  cudaError_t status = cudaGetDevice(&device);
+  if (status != cudaSuccess) return status;
   status = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
   if (status != cudaSuccess) return status;
-  auto* kernel = GemmKernel<T, N, VALUES>;
+  auto* kernel = GemmKernel<T, N, VALUES, ROWS>;
   const int shared = SharedBytes(g);
   status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
   if (status != cudaSuccess) return status;
-  const GemmParams p = ParamsOf(call, g);
-  return LaunchBehind(kernel, Blocks(p, multiprocessors), kThreads, static_cast<size_t>(shared),
-                      call.stream, p, static_cast<unsigned>(p.splits));
+  GemmParams p = ParamsOf(call, g);
+  const unsigned blocks = Blocks(p, multiprocessors), cluster = static_cast<unsigned>(p.splits);
+  if constexpr (sizeof(T) == 2) {
+    if (Aligned(call.w, 16) < 16) return cudaErrorMisalignedAddress;
+    status = EncodeBox(WeightBoxesOf(call, g), &p.weight_boxes);
+    if (status != cudaSuccess) return status;
+    return LaunchCluster(kernel, blocks, kThreads, static_cast<size_t>(shared), call.stream, p,
+                         cluster);
+  } else {
+    PackGemmKernel<VALUES><<<PackBlocks(g), kPackGemmThreads, 0, call.stream>>>(PackParamsOf(call, g));
+    if ((status = cudaGetLastError()) != cudaSuccess) return status;
+    return LaunchBehind(kernel, blocks, kThreads, static_cast<size_t>(shared), call.stream, p,
+                        cluster);
+  }
 }
 
-template <typename T, int VALUES>
+template <typename T, int VALUES, bool ROWS = false>
 cudaError_t LaunchTiles(const Call& call, const GemmPlan& g) {
   switch (g.tile_columns) {
     case 256:
-      return LaunchKernel<T, 256, VALUES>(call, g);
+      return LaunchKernel<T, 256, VALUES, ROWS>(call, g);
+    case 192:
+      return LaunchKernel<T, 192, VALUES, ROWS>(call, g);
     case 128:
-      return LaunchKernel<T, 128, VALUES>(call, g);
+      return LaunchKernel<T, 128, VALUES, ROWS>(call, g);
     default:
-      return LaunchKernel<T, 64, VALUES>(call, g);
+      return LaunchKernel<T, 64, VALUES, ROWS>(call, g);
   }
 }
 template <typename T>
 cudaError_t LaunchValues(const Call& call, const GemmPlan& g) {
+  if constexpr (sizeof(T) == 2) {
+    if (call.pass == Pass::kForward) return LaunchTiles<T, 1, true>(call, g);
+  }
   switch (g.values) {
     case 1:
       return LaunchTiles<T, 1>(call, g);

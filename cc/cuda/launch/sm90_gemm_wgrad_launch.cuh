@@ -8,6 +8,7 @@
 #include "core/gemm_wgrad_plan.h"
 #include "cuda/call.h"
 #include "cuda/kernels/sm90_gemm_wgrad.cuh"
+#include "cuda/launch/encode_box.h"
 #include "cuda/launch/launch_cluster.h"
 #include "cuda/launch/sm90_limits.h"
 #include "cuda/launch/sum_splits_launch.cuh"
@@ -26,11 +27,14 @@ cudaError_t LaunchKernel(const Call& call, const GemmWgradPlan& plan) {
   p.pairs = Aligned(call.w, 2 * sizeof(T)) == 2 * sizeof(T);
   p.x_vector = Aligned(call.x, p.x_vector);
   p.dy_vector = Aligned(call.y, p.dy_vector);
+  p.boxed = plan.boxed && p.x_vector == 16;
   if (std::min(p.x_vector, p.dy_vector) < 4) return cudaErrorMisalignedAddress;
   auto* kernel = GemmWgradKernel<T, KW, N>;
   constexpr int kBytes = SharedBytes(N);
   cudaError_t status =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+      p.boxed ? EncodeBox(XBoxesOf(call.x, call.problem, plan), &p.x_boxes) : cudaSuccess;
+  if (status != cudaSuccess) return status;
+  status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (status != cudaSuccess) return status;
   status = LaunchCluster(kernel, static_cast<unsigned>(plan.blocks * plan.splits), kThreads, kBytes,
                          call.stream, p, static_cast<unsigned>(p.cluster));

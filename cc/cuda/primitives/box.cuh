@@ -7,9 +7,12 @@
 
 namespace transconv::cuda {
 
-// A tensor of elements of 8 bytes, and its boxes; the first dimension is dense, a box begins at 128
-// bytes of shared memory and lies there without gaps.
+// A tensor of elements of 2, 4 or 8 bytes, and its boxes; the first dimension is dense, a box begins
+// at 128 bytes of shared memory and lies there without gaps. A swizzled one, whose rows are of 128
+// bytes, begins at 1024, and the 16-byte chunks of row r lie at chunk ^ (r % 8).
 struct BoxTensor {
+  uint32_t element = 8;
+  bool swizzled = false;
   const void* base = nullptr;  // aligned to 16 bytes
   uint64_t size[5] = {1, 1, 1, 1, 1};
   uint64_t stride[4] = {16, 16, 16, 16};  // of all dimensions but the first: bytes, in 16s

@@ -18,15 +18,26 @@ __device__ __forceinline__ void Sync() {
       "barrier.cluster.wait.acquire.aligned;" ::
           : "memory");
 }
+// The same, where nothing that was written is read behind it: before a block goes whose shared
+// memory others have read.
+__device__ __forceinline__ void SyncToLeave() {
+  asm volatile(
+      "barrier.cluster.arrive.relaxed.aligned;\n"
+      "barrier.cluster.wait.aligned;" ::
+          : "memory");
+}
 // The same place in the shared memory of another block.
 __device__ __forceinline__ uint32_t AddressIn(uint32_t shared, uint32_t rank) {
   uint32_t address;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared), "r"(rank));
   return address;
 }
-__device__ __forceinline__ float LoadShared(uint32_t address) {
-  float v;
-  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(address) : "memory");
+__device__ __forceinline__ float4 LoadShared128(uint32_t address) {
+  float4 v;
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(address)
+               : "memory");
   return v;
 }
 
