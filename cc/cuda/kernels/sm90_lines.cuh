@@ -271,13 +271,24 @@ struct Kernel {
   // order is so (GemmColumn).
   __device__ __forceinline__ void Store(const float (&sum)[HALVES][N / 2], const Tile& tile,
                                         int row, int lane) const {
-    const Phase& phase = p.phase[tile.phase];
     const int rank = p.splits > 1 ? static_cast<int>(cluster::Rank()) : 0;
     const int begin = rank * kSixteens / p.splits, end = (rank + 1) * kSixteens / p.splits;
     if (HALVES == 1 && p.ordered) {
       StoreOrdered(sum[0], tile, row - lane / 4, lane, begin, end);
-      return;
+    } else if (p.store == 4) {
+      StoreBy<4>(sum, tile, row, lane, begin, end);
+    } else if (p.store == 2) {
+      StoreBy<2>(sum, tile, row, lane, begin, end);
+    } else {
+      StoreBy<1>(sum, tile, row, lane, begin, end);
     }
+  }
+
+  // Each code of its own: what is jumped over has to be loaded, too, and most blocks come here once.
+  template <int STORE>
+  __device__ __forceinline__ void StoreBy(const float (&sum)[HALVES][N / 2], const Tile& tile,
+                                          int row, int lane, int begin, int end) const {
+    const Phase& phase = p.phase[tile.phase];
     const int quad = lane % 4;
     float* place[2];
     int room[2];  // columns of the target from the place's own on; none where it does not exist
@@ -293,29 +304,37 @@ struct Kernel {
 #pragma unroll
     for (int j = 0; j < kSixteens; ++j) {
       if (j < begin || j >= end) continue;
-      if (p.store == 4) {
+      if constexpr (STORE == 4) {
         StoreFours(sum, j, place, room, lane, phase.first_half);
-        continue;
+      } else {
+        StoreTwice<STORE>(sum, j, place, room, quad, phase.first_half);
       }
+    }
+  }
+
+  // Of sixteen columns, those of a thread.
+  template <int STORE>
+  __device__ __forceinline__ void StoreTwice(const float (&sum)[HALVES][N / 2], int j,
+                                             float* const (&place)[2], const int (&room)[2],
+                                             int quad, int first_half) const {
 #pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const int column = 16 * j + 8 * e + 2 * quad;
-        const uint2 offset = *reinterpret_cast<const uint2*>(&control.offset[column]);
-        const float2 bias = *reinterpret_cast<const float2*>(&control.bias[column]);
-        const uint2 reach = *reinterpret_cast<const uint2*>(&control.reach[column]);
+    for (int e = 0; e < 2; ++e) {
+      const int column = 16 * j + 8 * e + 2 * quad;
+      const uint2 offset = *reinterpret_cast<const uint2*>(&control.offset[column]);
+      const float2 bias = *reinterpret_cast<const float2*>(&control.bias[column]);
+      const uint2 reach = *reinterpret_cast<const uint2*>(&control.reach[column]);
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const int i = 8 * j + 4 * e + 2 * r;
-          const Halves a = HalvesOf(sum, i, bias.x, phase.first_half);
-          const Halves b = HalvesOf(sum, i + 1, bias.y, phase.first_half);
-          const int left = room[r] - static_cast<int>(reach.x);
-          if (p.store == 2) {
-            if (offset.x != kNoColumn) StorePairs(place[r] + offset.x, left, a, b);
-          } else {
-            if (offset.x != kNoColumn) StoreOne(place[r] + offset.x, left, a);
-            if (offset.y != kNoColumn) {
-              StoreOne(place[r] + offset.y, room[r] - static_cast<int>(reach.y), b);
-            }
+      for (int r = 0; r < 2; ++r) {
+        const int i = 8 * j + 4 * e + 2 * r;
+        const Halves a = HalvesOf(sum, i, bias.x, first_half);
+        const Halves b = HalvesOf(sum, i + 1, bias.y, first_half);
+        const int left = room[r] - static_cast<int>(reach.x);
+        if constexpr (STORE == 2) {
+          if (offset.x != kNoColumn) StorePairs(place[r] + offset.x, left, a, b);
+        } else {
+          if (offset.x != kNoColumn) StoreOne(place[r] + offset.x, left, a);
+          if (offset.y != kNoColumn) {
+            StoreOne(place[r] + offset.y, room[r] - static_cast<int>(reach.y), b);
           }
         }
       }

@@ -123,8 +123,9 @@ struct Consumer {
   static constexpr int kVectorBytes = 2 * RES * sizeof(T) < 16 ? 2 * RES * sizeof(T) : 16;
 
   // From registers: in NHWC the eight lanes of one pixel write eight consecutive channels, and in
-  // folded tiles four lanes write what eight columns become.
-  template <typename Value>
+  // folded tiles four lanes write what eight columns become, by VECTORS where they can. What is
+  // decided here is decided once for each value, and code that is jumped over has to be loaded, too.
+  template <bool VECTORS, typename Value>
   __device__ __forceinline__ void StoreDirect(const Value& value, const Tile& tile, int y) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -139,26 +140,24 @@ struct Consumer {
         const int column = tile.column + 8 * (p.folded ? y : j) + 2 * (lane % 4);
         if (row >= p.target_h) continue;
         T* const to = channel + row * p.target_row;
-        if constexpr (RES <= 4) {
-          if (p.vectors) {
-            struct alignas(kVectorBytes) Vector {
-              T value[2 * RES];
-            } vector;
+        if constexpr (VECTORS) {
+          struct alignas(kVectorBytes) Vector {
+            T value[2 * RES];
+          } vector;
 #pragma unroll
-            for (int i = 0; i < 2 * RES; ++i) {
-              vector.value[i] = Round<T>(value(i % RES, half, 4 * j + 2 * half + i / RES));
-            }
-            if (column * RES < p.target_w) *reinterpret_cast<Vector*>(to + column * RES) = vector;
-            continue;
+          for (int i = 0; i < 2 * RES; ++i) {
+            vector.value[i] = Round<T>(value(i % RES, half, 4 * j + 2 * half + i / RES));
           }
-        }
+          if (column * RES < p.target_w) *reinterpret_cast<Vector*>(to + column * RES) = vector;
+        } else {
 #pragma unroll
-        for (int r = 0; r < RES; ++r) {
+          for (int r = 0; r < RES; ++r) {
 #pragma unroll
-          for (int e = 0; e < 2; ++e) {
-            const int x = (column + e) * p.target_step_w + r;
-            if (r < p.residues_w && x >= 0 && x < p.target_w) {
-              to[x * p.target_column] = Round<T>(value(r, half, 4 * j + 2 * half + e));
+            for (int e = 0; e < 2; ++e) {
+              const int x = (column + e) * p.target_step_w + r;
+              if (r < p.residues_w && x >= 0 && x < p.target_w) {
+                to[x * p.target_column] = Round<T>(value(r, half, 4 * j + 2 * half + e));
+              }
             }
           }
         }
@@ -351,8 +350,10 @@ struct Consumer {
       };
       if (p.channels_first && !p.folded) {
         StoreRows(value, tile, first_row + y);
+      } else if (RES <= 4 && p.vectors) {
+        StoreDirect<(RES <= 4)>(value, tile, y);
       } else {
-        StoreDirect(value, tile, y);
+        StoreDirect<false>(value, tile, y);
       }
     }
   }
