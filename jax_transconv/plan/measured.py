@@ -221,8 +221,10 @@ def gemm_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
     if pixels < _FEW_ROWS:
         return f"fewer than {_FEW_ROWS} pixels do not fill its tiles"
     many = max(spec.in_channels, spec.out_channels)
-    if pass_name == _WEIGHT and spec.itemsize == 2 and many >= _MANY_SUMMED:
-        return f"a library's 16-bit product of {_MANY_SUMMED} channels is faster"
+    row = spec.out_size[1] * spec.itemsize
+    sixteen = pass_name == _WEIGHT and spec.itemsize == 2
+    if sixteen and many >= _MANY_SUMMED and row % _VECTOR != 0:
+        return f"with {_MANY_SUMMED} channels rows of {row} bytes are copied too slowly"
     image = math.prod(spec.in_size) * spec.itemsize
     if pass_name == _WEIGHT and many > _WIDE_MATRIX and image % _VECTOR != 0:
         return f"images of {image} bytes are copied value by value"

@@ -288,6 +288,10 @@ MEASURED = {
         *((1, 1024, 40, 59), (1024, 512, 2, 2), {"stride": 2}, "float16"),
         ("cuda:sm90_gemm", "cuda:sm90_gemm", "xla:filter"),
     ),
+    "kernel_is_stride_16_bit_many_whole_rows": (
+        *((1, 1024, 64, 64), (1024, 512, 2, 2), {"stride": 2}, "float16"),
+        ("cuda:sm90_gemm", "cuda:sm90_gemm", "cuda:sm90_gemm_wgrad"),
+    ),
     "kernel_is_stride_odd_image": (
         *((1, 512, 37, 37), (512, 512, 2, 2), {"stride": 2}, "float32"),
         ("cuda:sm90_gemm", "cuda:sm90_gemm", "cuda:sm90_gemm_wgrad"),
