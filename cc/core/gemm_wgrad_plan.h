@@ -56,7 +56,7 @@ struct GemmWgradPlan {
   int64_t stages = 1, per_split = 1, splits = 1;
   int element = 4;                    // bytes
   int x_vector = 16, dy_vector = 16;  // bytes of one copy, where tensors start on as many
-  bool boxed = false;  // a stage's pixels of x are of one image, and come as a box
+  bool boxed = false;                 // a stage's pixels of x are of one image, and come as a box
   double cycles = 0;                  // predicted, of an H200
 
   // Whether the blocks that share the same weights' pixels, one for each split, are a cluster and

@@ -74,12 +74,11 @@ void Run(const Call& call, const GemmPlan& g, int multiprocessors) {
     if (call.pass == Pass::kForward) return RunTiles<T, 1, true>(p, g, blocks);
   } else {
     const PackGemmParams pack = cuda::sm90_gemm::PackParamsOf(call, g);
-    emulation::Launch(cuda::sm90_gemm::PackBlocks(g), cuda::kPackGemmThreads, 0,
-                      [&] {
-                        g.values == 1   ? PackGemmKernel<1>(pack)
-                        : g.values == 2 ? PackGemmKernel<2>(pack)
-                                        : PackGemmKernel<4>(pack);
-                      });
+    emulation::Launch(cuda::sm90_gemm::PackBlocks(g), cuda::kPackGemmThreads, 0, [&] {
+      g.values == 1   ? PackGemmKernel<1>(pack)
+      : g.values == 2 ? PackGemmKernel<2>(pack)
+                      : PackGemmKernel<4>(pack);
+    });
   }
   switch (g.values) {
     case 1:
@@ -316,15 +315,19 @@ void CheckProblems(int most) {
   }
   std::printf(
       "gemm_test: %d problems (%d refused): %d %d %d %d of 64 to 256 columns; %d %d %d with "
-      "copies of 4, 8 and 16 bytes; %d %d %d with one, two and four values; %d with splits, %d with "
+      "copies of 4, 8 and 16 bytes; %d %d %d with one, two and four values; %d with splits, %d "
+      "with "
       "tiles in turns, %d with more slabs than a ring\n",
-      count.problems, count.refused, count.columns[0], count.columns[1], count.columns[2], count.columns[3],
-      count.vectors[0], count.vectors[1], count.vectors[2], count.values[0], count.values[1],
-      count.values[2], count.splits, count.turns, count.rounds);
-  std::printf("stored by ones %d, twos %d and fours %d, in lines of %d %d %d %d columns by %d %d %d %d bytes\n",
-              count.own[0], count.own[1], count.own[2], count.runs[0], count.runs[1], count.runs[2], count.runs[3],
-              count.staged[1], count.staged[2], count.staged[3], count.staged[4]);
-  const bool met = *std::min_element(count.own, count.own + 3) > 0 && *std::min_element(count.runs, count.runs + 4) > 0 &&
+      count.problems, count.refused, count.columns[0], count.columns[1], count.columns[2],
+      count.columns[3], count.vectors[0], count.vectors[1], count.vectors[2], count.values[0],
+      count.values[1], count.values[2], count.splits, count.turns, count.rounds);
+  std::printf(
+      "stored by ones %d, twos %d and fours %d, in lines of %d %d %d %d columns by %d %d %d %d "
+      "bytes\n",
+      count.own[0], count.own[1], count.own[2], count.runs[0], count.runs[1], count.runs[2],
+      count.runs[3], count.staged[1], count.staged[2], count.staged[3], count.staged[4]);
+  const bool met = *std::min_element(count.own, count.own + 3) > 0 &&
+                   *std::min_element(count.runs, count.runs + 4) > 0 &&
                    *std::min_element(count.staged + 1, count.staged + 5) > 0;
   if (most >= 100 && !met) Fail({}, "a case is not met");
   for (const auto& of : {count.vectors, count.values}) {

@@ -280,9 +280,9 @@ void Run(int most) {
       "columns\n",
       count.problems, count.refused, count.splits, count.clusters, count.half_clusters,
       count.group_clusters, count.full_clusters, count.vectors, count.boxed, count.wide);
-  const int cases[] = {
-      count.refused,       count.splits,  count.half_clusters, count.group_clusters,
-      count.full_clusters, count.vectors, count.boxed, count.wide};
+  const int cases[] = {count.refused,        count.splits,        count.half_clusters,
+                       count.group_clusters, count.full_clusters, count.vectors,
+                       count.boxed,          count.wide};
   if (most >= 100 && *std::min_element(std::begin(cases), std::end(cases)) == 0) {
     Fail({}, "a case is not met");
   }

@@ -35,8 +35,10 @@ template <typename T, int N, int VALUES, bool ROWS>
 struct Kernel {
   static constexpr int kElements = kGemmSlabBytes / sizeof(T);
   static constexpr int kSlabLines = kElements / VALUES;
-  static constexpr int kLinePitch = kGemmRows * VALUES * sizeof(T) +
-                                    (sizeof(T) == 4 || VALUES == 2 ? 32 : VALUES == 1 ? 16 : 64);
+  static constexpr int kLinePitch =
+      kGemmRows * VALUES * sizeof(T) + (sizeof(T) == 4 || VALUES == 2 ? 32
+                                        : VALUES == 1                 ? 16
+                                                                      : 64);
   static constexpr bool kPacked = sizeof(T) == 4;
   static constexpr int kWeightBytes = N * kGemmSlabBytes;
   static constexpr int kStageBytes = kGemmLineBytes + kWeightBytes;
@@ -294,9 +296,9 @@ __global__ void __launch_bounds__(kThreads, 1) GemmKernel(const __grid_constant_
     ptx::BarrierInitFence();
   }
   __syncthreads();
-  const Kernel<T, N, VALUES, ROWS> kernel{p, control, ClusterWork(p.splits, p.slabs),
-                                          ptx::SharedAddress(shared) + kControlBytes +
-                                              (sizeof(T) == 2 ? StagedBytes(N) : 0)};
+  const Kernel<T, N, VALUES, ROWS> kernel{
+      p, control, ClusterWork(p.splits, p.slabs),
+      ptx::SharedAddress(shared) + kControlBytes + (sizeof(T) == 2 ? StagedBytes(N) : 0)};
   if (warp < kProducers / 32) {
     ptx::RegistersDown<kProducerRegisters>();
     if (p.vector == 16) {

@@ -47,10 +47,10 @@ static_assert(StagedPitch(3) == 8 * StagedPitch(0) && StagedPitch(1) == 2 * Stag
 struct GemmParams {
   const void* source;
   void* target;
-  const void* bias;  // by target channel, or null
+  const void* bias;        // by target channel, or null
   const uint8_t* weights;  // packed, or boxes of them as they are:
   BoxMap weight_boxes;     // of 64 columns and elements of the sum, or of a tile's columns
-  int pixels;  // of all images
+  int pixels;              // of all images
   Pixels from, to;
   Divider by_line;        // lines of a channel
   int64_t channel, line;  // elements of the source from one to the next
@@ -58,7 +58,7 @@ struct GemmParams {
   int columns;               // of the product that exist
   Divider by_row, by_value;  // a column is (channel, row of taps, value)
   int to_channel, to_row;    // elements of the target from one to the next
-  int store;  // neighbouring columns that are neighbours in the target: 1, 2 or 4
+  int store;                 // neighbouring columns that are neighbours in the target: 1, 2 or 4
   Staging staged;
   int slabs, splits, stages;
   Divider by_column_tile;

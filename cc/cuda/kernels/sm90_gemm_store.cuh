@@ -143,7 +143,8 @@ struct Results {
     }
   }
 
-  // -- what a thread has: two rows, q and q + 8, and of each eight columns two, or of sixteen four --
+  // -- what a thread has: two rows, q and q + 8, and of each eight columns two, or of sixteen four
+  // --
 
   struct Rows {
     T* at[2];
@@ -174,8 +175,8 @@ struct Results {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         if (!rows.exist[r] || offset == kNoColumn) continue;
-        *reinterpret_cast<Four*>(rows.at[r] + offset) = {
-            RoundOf(sum, 4 * j + r, {bias, bias}), RoundOf(sum, 4 * j + 2 + r, {bias, bias})};
+        *reinterpret_cast<Four*>(rows.at[r] + offset) = {RoundOf(sum, 4 * j + r, {bias, bias}),
+                                                         RoundOf(sum, 4 * j + 2 + r, {bias, bias})};
       }
     }
   }

@@ -85,8 +85,8 @@ struct Producer {
     int image = first;
     const int pixel = p.by_image.Split(image);
     ptx::BarrierArriveExpect(full, Tile::XBytes(N));
-    ptx::BoxLoad(stage, p.x_boxes,
-                 {pixel, work.group * p.in_per_group + work.column, image, 0, 0}, full);
+    ptx::BoxLoad(stage, p.x_boxes, {pixel, work.group * p.in_per_group + work.column, image, 0, 0},
+                 full);
   }
 
   // A thread's copies of x: lanes side by side take the pixels of a channel's stage, a whole line
@@ -306,10 +306,10 @@ struct Consumer {
     const int channels = p.in_per_group - work.column - lane % 4 * 2;
     const bool exists[2] = {row < p.rows, row + kSecond < p.rows};
     const int64_t step = p.rows;
-    Out* at =
-        to + (work.group * int64_t{p.in_per_group} + work.column + lane % 4 * 2) * step + row;
+    Out* at = to + (work.group * int64_t{p.in_per_group} + work.column + lane % 4 * 2) * step + row;
     const int rank = p.cluster > 1 ? static_cast<int>(cluster::Rank()) : 0;
-    const int begin = rank * kSixteens / p.cluster * 16, end = (rank + 1) * kSixteens / p.cluster * 16;
+    const int begin = rank * kSixteens / p.cluster * 16,
+              end = (rank + 1) * kSixteens / p.cluster * 16;
 #pragma unroll
     for (int j = 0; j < N; j += 8) {
 #pragma unroll

@@ -284,7 +284,8 @@ struct Kernel {
     }
   }
 
-  // Each code of its own: what is jumped over has to be loaded, too, and most blocks come here once.
+  // Each code of its own: what is jumped over has to be loaded, too, and most blocks come here
+  // once.
   template <int STORE>
   __device__ __forceinline__ void StoreBy(const float (&sum)[HALVES][N / 2], const Tile& tile,
                                           int row, int lane, int begin, int end) const {

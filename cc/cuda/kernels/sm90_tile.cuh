@@ -124,7 +124,8 @@ struct Consumer {
 
   // From registers: in NHWC the eight lanes of one pixel write eight consecutive channels, and in
   // folded tiles four lanes write what eight columns become, by VECTORS where they can. What is
-  // decided here is decided once for each value, and code that is jumped over has to be loaded, too.
+  // decided here is decided once for each value, and code that is jumped over has to be loaded,
+  // too.
   template <bool VECTORS, typename Value>
   __device__ __forceinline__ void StoreDirect(const Value& value, const Tile& tile, int y) {
 #pragma unroll

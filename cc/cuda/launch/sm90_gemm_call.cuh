@@ -79,8 +79,8 @@ inline int Stages(const GemmPlan& g) {
 }
 inline int SharedBytes(const GemmPlan& g) { return StagesAt(g) + Stages(g) * StageBytes(g); }
 
-// How results of 16 bits leave. Threads store them themselves where that was as fast: forward, where
-// a row's end leaves no vectors of 16 bytes.
+// How results of 16 bits leave. Threads store them themselves where that was as fast: forward,
+// where a row's end leaves no vectors of 16 bytes.
 inline Staging StagingOf(const Call& call, const void* target) {
   const Problem& q = call.problem;
   const bool forward = call.pass == Pass::kForward;

@@ -35,7 +35,8 @@ cudaError_t LaunchKernel(const Call& call, const GemmPlan& plan) {
     return LaunchCluster(kernel, blocks, kThreads, static_cast<size_t>(shared), call.stream, p,
                          cluster);
   } else {
-    PackGemmKernel<VALUES><<<PackBlocks(g), kPackGemmThreads, 0, call.stream>>>(PackParamsOf(call, g));
+    PackGemmKernel<VALUES>
+        <<<PackBlocks(g), kPackGemmThreads, 0, call.stream>>>(PackParamsOf(call, g));
     if ((status = cudaGetLastError()) != cudaSuccess) return status;
     return LaunchBehind(kernel, blocks, kThreads, static_cast<size_t>(shared), call.stream, p,
                         cluster);

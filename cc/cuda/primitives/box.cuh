@@ -7,9 +7,9 @@
 
 namespace transconv::cuda {
 
-// A tensor of elements of 2, 4 or 8 bytes, and its boxes; the first dimension is dense, a box begins
-// at 128 bytes of shared memory and lies there without gaps. A swizzled one, whose rows are of 128
-// bytes, begins at 1024, and the 16-byte chunks of row r lie at chunk ^ (r % 8).
+// A tensor of elements of 2, 4 or 8 bytes, and its boxes; the first dimension is dense, a box
+// begins at 128 bytes of shared memory and lies there without gaps. A swizzled one, whose rows are
+// of 128 bytes, begins at 1024, and the 16-byte chunks of row r lie at chunk ^ (r % 8).
 struct BoxTensor {
   uint32_t element = 8;
   bool swizzled = false;

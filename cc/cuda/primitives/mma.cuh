@@ -29,10 +29,10 @@ __device__ __forceinline__ void LoadMatricesTransposed(uint32_t (&r)[4], uint32_
 // cards 9.0 on). A lane has of matrix i row lane / 4, columns 2 (lane % 4) and the next; a row of
 // shared memory gets a column.
 __device__ __forceinline__ void StoreMatricesTransposed(uint32_t shared, const uint32_t (&r)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
-                   shared),
-               "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
-               : "memory");
+  asm volatile(
+      "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared),
+      "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+      : "memory");
 }
 
 // d (16 x 8) += a (16 x 16) b (16 x 8), summed in float32.

@@ -32,13 +32,13 @@ namespace transconv::cuda::wgmma {
   TRANSCONV_NAMES32                                                                               \
   ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54," \
   "%55,%56,%57,%58,%59,%60,%61,%62,%63"
-#define TRANSCONV_NAMES96                                                                      \
-  TRANSCONV_NAMES64                                                                            \
-  ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,"  \
+#define TRANSCONV_NAMES96                                                                     \
+  TRANSCONV_NAMES64                                                                           \
+  ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85," \
   "%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
 #define TRANSCONV_NAMES128                                                                     \
   TRANSCONV_NAMES96                                                                            \
-  ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,"     \
+  ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,"                                            \
   "%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123," \
   "%124,%125,%126,%127"
 
@@ -63,31 +63,31 @@ template <typename Operand, int N, bool ROWS = false>
 struct MultiplyRegisters;
 
 #define TRANSCONV_WGMMA_REGISTERS(Operand, type, K, N, D, R, a0, a1, a2, a3, b, p, rows, tail) \
-  template <>                                                                                 \
-  struct MultiplyRegisters<Operand, N, rows> {                                                \
-    static __device__ __forceinline__ void Run(float (&d)[N / 2], const uint32_t (&a)[4],     \
-                                               uint64_t B, int accumulate) {                  \
-      asm volatile("{ .reg .pred p; setp.ne.b32 p, %" p                                       \
-                   ", 0;\n"                                                                   \
-                   "wgmma.mma_async.sync.aligned.m64n" #N "k" #K ".f32." type "." type " {" R \
-                   "}, {%" a0 ", %" a1 ", %" a2 ", %" a3 "}, %" b ", p, 1, 1" tail "; }"      \
-                   : D(d, 0)                                                                  \
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(B), "r"(accumulate));    \
-    }                                                                                         \
+  template <>                                                                                  \
+  struct MultiplyRegisters<Operand, N, rows> {                                                 \
+    static __device__ __forceinline__ void Run(float (&d)[N / 2], const uint32_t (&a)[4],      \
+                                               uint64_t B, int accumulate) {                   \
+      asm volatile("{ .reg .pred p; setp.ne.b32 p, %" p                                        \
+                   ", 0;\n"                                                                    \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k" #K ".f32." type "." type " {" R  \
+                   "}, {%" a0 ", %" a1 ", %" a2 ", %" a3 "}, %" b ", p, 1, 1" tail "; }"       \
+                   : D(d, 0)                                                                   \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(B), "r"(accumulate));     \
+    }                                                                                          \
   };
-#define TRANSCONV_WGMMA_32(Operand, type, K, rows, tail)                                                 \
+#define TRANSCONV_WGMMA_32(Operand, type, K, rows, tail)                                           \
   TRANSCONV_WGMMA_REGISTERS(Operand, type, K, 32, TRANSCONV_SUMS16, TRANSCONV_NAMES16, "16", "17", \
                             "18", "19", "20", "21", rows, tail)
-#define TRANSCONV_WGMMA_64(Operand, type, K, rows, tail)                                                 \
+#define TRANSCONV_WGMMA_64(Operand, type, K, rows, tail)                                           \
   TRANSCONV_WGMMA_REGISTERS(Operand, type, K, 64, TRANSCONV_SUMS32, TRANSCONV_NAMES32, "32", "33", \
                             "34", "35", "36", "37", rows, tail)
-#define TRANSCONV_WGMMA_128(Operand, type, K, rows, tail)                                           \
+#define TRANSCONV_WGMMA_128(Operand, type, K, rows, tail)                                     \
   TRANSCONV_WGMMA_REGISTERS(Operand, type, K, 128, TRANSCONV_SUMS64, TRANSCONV_NAMES64, "64", \
                             "65", "66", "67", "68", "69", rows, tail)
-#define TRANSCONV_WGMMA_192(Operand, type, K, rows, tail)                                           \
-  TRANSCONV_WGMMA_REGISTERS(Operand, type, K, 192, TRANSCONV_SUMS96, TRANSCONV_NAMES96, "96", "97", \
-                            "98", "99", "100", "101", rows, tail)
-#define TRANSCONV_WGMMA_256(Operand, type, K, rows, tail)                                              \
+#define TRANSCONV_WGMMA_192(Operand, type, K, rows, tail)                                     \
+  TRANSCONV_WGMMA_REGISTERS(Operand, type, K, 192, TRANSCONV_SUMS96, TRANSCONV_NAMES96, "96", \
+                            "97", "98", "99", "100", "101", rows, tail)
+#define TRANSCONV_WGMMA_256(Operand, type, K, rows, tail)                                        \
   TRANSCONV_WGMMA_REGISTERS(Operand, type, K, 256, TRANSCONV_SUMS128, TRANSCONV_NAMES128, "128", \
                             "129", "130", "131", "132", "133", rows, tail)
 #define TRANSCONV_WGMMA_OF(Operand, type, K, rows, tail) \
