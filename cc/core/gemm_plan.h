@@ -91,7 +91,8 @@ struct GemmPlan {
   int splits = 1;  // blocks that share a tile's slabs
   bool fours = false;
   bool packed = false;  // weights, to TF32; those of 16 bits are read as they are
-  int64_t workspace_bytes = 0;
+  int64_t weight_bytes = 0;
+  int64_t workspace_bytes = 0;  // for packed weights, or those that start where boxes may not
 
   int slab_lines(int element) const { return kGemmSlabBytes / element / values; }
   int64_t tiles() const { return int64_t{row_tiles} * column_tiles; }
@@ -100,7 +101,8 @@ struct GemmPlan {
     tile_columns = n;
     column_tiles = static_cast<int>(CeilDiv(columns, n));
     splits = blocks;
-    workspace_bytes = packed ? int64_t{column_tiles} * slabs * n * kGemmSlabBytes : 0;
+    const int64_t cells = int64_t{column_tiles} * slabs * n * kGemmSlabBytes;
+    workspace_bytes = packed ? cells : weight_bytes;
   }
 };
 
@@ -136,6 +138,7 @@ inline const char* PlanGemm(const Problem& q, Pass pass, DType dtype, int multip
   if (g.vector < 4) return "copies four bytes at least: 16-bit images need an even size";
   const int64_t taps = q.taps();
   g.packed = dtype == DType::kF32;
+  g.weight_bytes = q.in_channels * q.out_channels * taps * element;
   if (!g.packed && q.out_channels * taps % 8 != 0) {
     return "reads 16-bit weights in eights: needs a multiple of eight of a channel of x";
   }

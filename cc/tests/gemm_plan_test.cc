@@ -130,6 +130,13 @@ void CheckPlans() {
   expect(q, kForward, kHalf, "even size");
   expect(q, kBack, kFloat, nullptr);
 
+  // 16-bit weights of a channel of x are whole pieces of 16 bytes.
+  q = definition::MakeProblem(2, 1, 8, 7, AxisOf(4, 2), AxisOf(6, 2));
+  for (const Pass pass : {kForward, kBack}) {
+    expect(q, pass, kHalf, "in eights");
+    expect(q, pass, kFloat, nullptr);
+  }
+
   std::mt19937 random(7);
   int plans = 0, split = 0;
   for (int i = 0; i < 2000; ++i) {
@@ -155,7 +162,7 @@ void CheckPlans() {
                         sums * plan.columns == any.in_channels * any.out_channels * any.taps();
     if (!covers) Fail(any, "tiles leave something out");
     const int64_t packed = int64_t{plan.column_tiles} * plan.tile_columns * plan.slabs * 128;
-    if (plan.workspace_bytes != (element == 4 ? packed : 0)) {
+    if (plan.workspace_bytes != (element == 4 ? packed : plan.weight_bytes)) {
       Fail(any, "the workspace has another size");
     }
   }

@@ -66,11 +66,17 @@ template <typename T>
 void Run(const Call& call, const GemmPlan& g, int multiprocessors) {
   GemmParams p = cuda::sm90_gemm::ParamsOf(call, g);
   const unsigned blocks = cuda::sm90_gemm::Blocks(p, multiprocessors);
-  const cuda::BoxTensor boxes = cuda::sm90_gemm::WeightBoxesOf(call, g);
+  const bool copied = reinterpret_cast<uintptr_t>(call.w) % 16 != 0;
+  const cuda::BoxTensor boxes =
+      cuda::sm90_gemm::WeightBoxesOf(call, g, copied ? call.workspace : call.w);
   if constexpr (sizeof(T) == 2) {
+    const size_t bytes = static_cast<size_t>(g.weight_bytes);
+    if (bytes != sizeof(T) * definition::WeightSize(call.problem))
+      Fail(call.problem, "other bytes");
+    if (copied) std::memcpy(call.workspace, call.w, bytes);
     const cuda::BoxTensor* const map = &boxes;
     std::memcpy(p.weight_boxes.opaque, &map, sizeof(map));
-    emulation::readable.Allow(call.w, 2 * definition::WeightSize(call.problem));
+    emulation::readable.Allow(boxes.base, bytes);
     if (call.pass == Pass::kForward) return RunTiles<T, 1, true>(p, g, blocks);
   } else {
     const PackGemmParams pack = cuda::sm90_gemm::PackParamsOf(call, g);
@@ -103,7 +109,7 @@ struct How {
 
 struct Count {
   int problems = 0, refused = 0;
-  int columns[4] = {}, vectors[3] = {}, values[3] = {};  // by their logarithms
+  int columns[4] = {}, vectors[3] = {}, values[3] = {};  // of 64; by their logarithms
   int staged[5] = {}, runs[4] = {}, own[3] = {};
   int splits = 0, turns = 0, rounds = 0;
 };
@@ -130,9 +136,9 @@ void Check(const Problem& q, Pass pass, const How& how, std::mt19937* random, Co
   };
   Tensor<T> from(definition::Size(q, forward), how.shift, kNan);
   Tensor<T> to(definition::Size(q, !forward), how.shift, 7.f);
-  Tensor<T> weight(definition::WeightSize(q), sizeof(T) == 2 ? 0 : how.shift, kNan);
+  Tensor<T> weight(definition::WeightSize(q), how.shift, kNan);
   Tensor<T> bias(static_cast<size_t>(q.out_channels), how.shift, kNan);
-  Tensor<float> workspace(static_cast<size_t>(plan.workspace_bytes) / 4, 0, kNan);
+  Tensor<float> workspace(static_cast<size_t>(CeilDiv(plan.workspace_bytes, 4)), 0, kNan);
   for (Tensor<T>* tensor : {&from, &weight, &bias}) {
     for (size_t i = 0; i < tensor->size(); ++i) tensor->data()[i] = static_cast<T>(draw());
   }
@@ -170,7 +176,7 @@ void Check(const Problem& q, Pass pass, const How& how, std::mt19937* random, Co
   }
   emulation::readable = emulation::writable = {};
   emulation::readable.Allow(from.data(), from.bytes());
-  emulation::readable.Allow(workspace.data(), workspace.bytes(), true);
+  if (plan.packed) emulation::readable.Allow(workspace.data(), workspace.bytes(), true);
   Run<T>(call, plan, how.multiprocessors);
   if (!to.Kept() || !workspace.Kept()) Fail(q, "something is written outside of the result");
 

@@ -433,7 +433,6 @@ inline void StoreShared16(uint32_t shared, uint32_t v) {
   const uint16_t half = static_cast<uint16_t>(v);
   StoreCells(shared, &half, 2);
 }
-inline void StoreSharedWord(uint32_t shared, uint32_t v) { StoreCells(shared, &v, 4); }
 inline void StoreShared128(uint32_t shared, uint4 v) { StoreCells(shared, &v, 16); }
 inline void StoreShared128If(uint32_t shared, uint4 v, bool wanted) {
   if (wanted) StoreShared128(shared, v);

@@ -222,6 +222,8 @@ def gemm_loses(pass_name: str, spec: Spec, facts: DeviceFacts) -> str | None:
         return f"fewer than {_FEW_ROWS} pixels do not fill its tiles"
     many = max(spec.in_channels, spec.out_channels)
     row = spec.out_size[1] * spec.itemsize
+    if spec.kernel_size[0] == 1:  # rows follow one another on both sides
+        row *= spec.out_size[0]
     sixteen = pass_name == _WEIGHT and spec.itemsize == 2
     if sixteen and many >= _MANY_SUMMED and row % _VECTOR != 0:
         return f"with {_MANY_SUMMED} channels rows of {row} bytes are copied too slowly"

@@ -4,10 +4,10 @@
 //                  weights copied: packed ones (pack_gemm.cuh) in bulk, those of 16 bits as boxes
 //                  of what they are
 //     consumers    two warpgroups with 64 pixels each read what they need of the lines into
-//                  registers, round it to TF32, and multiply it by all columns of the tile
+//                  registers, round float32 to TF32, and multiply it by all columns of the tile
 //
-// So nothing is stored to shared memory a second time, and no pixel is gathered. How results leave
-// is sm90_gemm_store.cuh's.
+// So no operand is stored to shared memory a second time, and no pixel is gathered. How results
+// leave is sm90_gemm_store.cuh's.
 //
 // Where tiles are few, a tile's sum is cut between the blocks of a cluster; then each of them adds
 // all parts of its own columns in their order, which makes results the same in every run.

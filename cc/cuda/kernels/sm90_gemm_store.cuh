@@ -143,8 +143,7 @@ struct Results {
     }
   }
 
-  // -- what a thread has: two rows, q and q + 8, and of each eight columns two, or of sixteen four
-  // --
+  // -- what a thread has: rows q and q + 8, of eight columns two or of sixteen four --
 
   struct Rows {
     T* at[2];

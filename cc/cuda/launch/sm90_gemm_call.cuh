@@ -1,5 +1,5 @@
-// What a call of the Hopper matrix product for kernels as large as their stride passes to its two
-// kernels.
+// What a call of the Hopper matrix product for kernels as large as their stride passes to its
+// kernels: one, and in float32 one that packs weights before it.
 #ifndef TRANSCONV_CUDA_LAUNCH_SM90_GEMM_CALL_CUH_
 #define TRANSCONV_CUDA_LAUNCH_SM90_GEMM_CALL_CUH_
 
@@ -49,13 +49,13 @@ inline PackGemmParams PackParamsOf(const Call& call, const GemmPlan& g) {
   return p;
 }
 // Weights of 16 bits as they are: forward in rows of columns, else in rows of the sum.
-inline BoxTensor WeightBoxesOf(const Call& call, const GemmPlan& g) {
+inline BoxTensor WeightBoxesOf(const Call& call, const GemmPlan& g, const void* weights) {
   const Problem& q = call.problem;
   const uint64_t row = static_cast<uint64_t>(q.out_channels * q.taps());
   BoxTensor tensor;
   tensor.element = 2;
   tensor.swizzled = true;
-  tensor.base = call.w;
+  tensor.base = weights;
   tensor.size[0] = row;
   tensor.size[1] = static_cast<uint64_t>(q.in_channels);
   tensor.stride[0] = 2 * row;

@@ -29,8 +29,14 @@ cudaError_t LaunchKernel(const Call& call, const GemmPlan& plan) {
   GemmParams p = ParamsOf(call, g);
   const unsigned blocks = Blocks(p, multiprocessors), cluster = static_cast<unsigned>(p.splits);
   if constexpr (sizeof(T) == 2) {
-    if (Aligned(call.w, 16) < 16) return cudaErrorMisalignedAddress;
-    status = EncodeBox(WeightBoxesOf(call, g), &p.weight_boxes);
+    const void* weights = call.w;
+    if (Aligned(weights, 16) < 16) {  // a slice of a buffer
+      weights = call.workspace;
+      status = cudaMemcpyAsync(call.workspace, call.w, static_cast<size_t>(g.weight_bytes),
+                               cudaMemcpyDeviceToDevice, call.stream);
+      if (status != cudaSuccess) return status;
+    }
+    status = EncodeBox(WeightBoxesOf(call, g, weights), &p.weight_boxes);
     if (status != cudaSuccess) return status;
     return LaunchCluster(kernel, blocks, kThreads, static_cast<size_t>(shared), call.stream, p,
                          cluster);

@@ -183,10 +183,6 @@ __device__ __forceinline__ uint4 LoadShared128(uint32_t shared) {
   return v;
 }
 
-__device__ __forceinline__ void StoreSharedWord(uint32_t shared, uint32_t v) {
-  asm volatile("st.shared.u32 [%0], %1;" ::"r"(shared), "r"(v) : "memory");
-}
-
 __device__ __forceinline__ void StoreShared16(uint32_t shared, uint32_t v) {
   asm volatile("st.shared.u16 [%0], %1;" ::"r"(shared), "h"(static_cast<uint16_t>(v)) : "memory");
 }
