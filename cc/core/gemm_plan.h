@@ -140,7 +140,7 @@ inline const char* PlanGemm(const Problem& q, Pass pass, DType dtype, int multip
   g.packed = dtype == DType::kF32;
   g.weight_bytes = q.in_channels * q.out_channels * taps * element;
   if (!g.packed && q.out_channels * taps % 8 != 0) {
-    return "reads 16-bit weights in eights: needs a multiple of eight of a channel of x";
+    return "reads 16-bit weights in eights: output channels times taps must be a multiple of eight";
   }
   g.lines = static_cast<int>(forward ? q.in_channels : q.out_channels * q.h.kernel);
   g.fours = g.packed && forward && q.w.kernel % 4 == 0;

@@ -72,10 +72,9 @@ void Run(const Call& call, const GemmPlan& g, int multiprocessors) {
   if constexpr (sizeof(T) == 2) {
     const size_t bytes = static_cast<size_t>(g.weight_bytes);
     if (bytes != sizeof(T) * definition::WeightSize(call.problem))
-      Fail(call.problem, "other bytes");
+      Fail(call.problem, "of other size");
     if (copied) std::memcpy(call.workspace, call.w, bytes);
-    const cuda::BoxTensor* const map = &boxes;
-    std::memcpy(p.weight_boxes.opaque, &map, sizeof(map));
+    p.weight_boxes = cuda::ptx::MapOf(&boxes);
     emulation::readable.Allow(boxes.base, bytes);
     if (call.pass == Pass::kForward) return RunTiles<T, 1, true>(p, g, blocks);
   } else {
@@ -328,8 +327,9 @@ void CheckProblems(int most) {
       count.columns[3], count.vectors[0], count.vectors[1], count.vectors[2], count.values[0],
       count.values[1], count.values[2], count.splits, count.turns, count.rounds);
   std::printf(
-      "stored by ones %d, twos %d and fours %d, in lines of %d %d %d %d columns by %d %d %d %d "
-      "bytes\n",
+      "stored by ones %d, twos %d and fours %d; %d %d %d %d in lines of one to eight columns, by "
+      "%d "
+      "%d %d %d vectors of two to 16 bytes\n",
       count.own[0], count.own[1], count.own[2], count.runs[0], count.runs[1], count.runs[2],
       count.runs[3], count.staged[1], count.staged[2], count.staged[3], count.staged[4]);
   const bool met = *std::min_element(count.own, count.own + 3) > 0 &&

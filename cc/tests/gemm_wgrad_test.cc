@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <limits>
 #include <random>
 #include <vector>
@@ -119,8 +118,7 @@ void Check(const Problem& q, int64_t splits, bool clustered, int columns, size_t
   p.x_vector = vector(x, p.x_vector);
   p.dy_vector = vector(dy, p.dy_vector);
   const cuda::BoxTensor boxes = cuda::sm90_gemm_wgrad::XBoxesOf(x, q, plan);
-  const cuda::BoxTensor* const map = &boxes;
-  std::memcpy(p.x_boxes.opaque, &map, sizeof(map));
+  p.x_boxes = cuda::ptx::MapOf(&boxes);
   p.boxed = plan.boxed && p.x_vector == 16;
   const size_t weights = definition::WeightSize(q);
   if (static_cast<int64_t>(weights) != p.weights) Fail(q, "another number of weights");

@@ -285,7 +285,12 @@ inline void BulkLoad(uint32_t shared, const void* global, uint32_t bytes, uint32
     emulation::Change(barrier, 0, -static_cast<int>(bytes));
   });
 }
-// Of a map that is a tensor's address.
+// A map is a tensor's address here.
+inline BoxMap MapOf(const BoxTensor* tensor) {
+  BoxMap map{};
+  std::memcpy(map.opaque, &tensor, sizeof(tensor));
+  return map;
+}
 inline void BoxLoad(uint32_t shared, const BoxMap& map, const BoxPlace& place, uint32_t barrier) {
   const BoxTensor* tensor;
   std::memcpy(&tensor, map.opaque, sizeof(tensor));
@@ -302,12 +307,9 @@ inline void BoxLoad(uint32_t shared, const BoxMap& map, const BoxPlace& place, u
   if (tensor->swizzled && (count[0] * element != 128 || shared % 1024 != 0)) {
     emulation::Fail("a box is no whole swizzle");
   }
-  for (int d = 0; d < 4; ++d) {
-    if (tensor->stride[d] % 16 != 0) emulation::Fail("a box's tensor is not aligned");
-  }
-  if (reinterpret_cast<uintptr_t>(tensor->base) % 16 != 0) {
-    emulation::Fail("a box's tensor is not aligned");
-  }
+  uint64_t starts = reinterpret_cast<uintptr_t>(tensor->base);
+  for (const uint64_t stride : tensor->stride) starts |= stride;
+  if (starts % 16 != 0) emulation::Fail("a box's tensor is not aligned");
   emulation::Shared(shared, bytes, 128);
   std::memset(emulation::Shared(shared, bytes, 128), 0xff, bytes);
   ++emulation::ChangesOf(barrier);

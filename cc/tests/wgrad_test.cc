@@ -63,13 +63,6 @@ void RunForm(const wgrad::WgradParams& p, const wgrad::Programme& g) {
                     : RunKernel<T, wgrad::Taps, false, 1, CELLS>(p, g);
 }
 
-// As the emulation has them.
-cuda::BoxMap MapOf(const cuda::BoxTensor* tensor) {
-  cuda::BoxMap map{};
-  std::memcpy(map.opaque, &tensor, sizeof(tensor));
-  return map;
-}
-
 struct Count {
   int problems = 0, refused = 0, gathered = 0, packed = 0, direct = 0, mixed = 0;
   int forms[3] = {}, three = 0, run = 0, planes = 0, splits = 0, strips = 0, rows = 0, missing = 0,
@@ -145,8 +138,8 @@ void Check(const Problem& q, bool cells, int splits, std::mt19937* random, Count
   cuda::BoxTensor x_boxes, dy_boxes;
   if (p.x_packed) x_boxes = wgrad::BoxesOfX(p, g);
   if (p.dy_packed) dy_boxes = wgrad::BoxesOfDy(p, g);
-  p.x_boxes = MapOf(&x_boxes);
-  p.dy_boxes = MapOf(&dy_boxes);
+  p.x_boxes = cuda::ptx::MapOf(&x_boxes);
+  p.dy_boxes = cuda::ptx::MapOf(&dy_boxes);
   g.cells ? RunForm<T, true>(p, g) : RunForm<T, false>(p, g);
   const cuda::SumParams s = wgrad::SumParamsOf(call, g);
   emulation::LaunchSm90(s.blocks, cuda::kSumThreads, 0, [&] { cuda::SumSlotsKernel<T>(s); });

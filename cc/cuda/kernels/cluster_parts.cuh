@@ -28,9 +28,10 @@ __device__ __forceinline__ void StoreFour(uint32_t shared, float4 v) {
                                          __float_as_uint(v.z), __float_as_uint(v.w)));
 }
 
-// Adds what the blocks of the cluster have, in their order. Each block adds its own share of every
-// sixteen columns, of which a thread has eight sums; elsewhere the registers stay parts. `shared`
-// is free memory of the block, aligned to 16 bytes, a word for each sum of each of kThreads.
+// Adds what the blocks of the cluster have, in their order. Each block adds its own share of the
+// columns, in sixteens, of which a thread has eight sums; elsewhere the registers stay parts.
+// `shared` is free memory of the block, aligned to 16 bytes, a word for each sum of each of
+// kThreads.
 template <int kThreads, int HALVES, int SUMS>
 __device__ __forceinline__ void AddClusterParts(float (&sum)[HALVES][SUMS], uint32_t shared,
                                                 int thread, int splits) {

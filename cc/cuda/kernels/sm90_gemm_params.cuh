@@ -30,19 +30,15 @@ struct Pixels {
 };
 
 // How results of 16 bits are staged: a line is kStagedPixels pixels of 1 << log_run columns, which
-// follow one another in the target, and leaves as vectors of so many bytes. Its pitch lets a warp
-// store its fragments to different banks. Where `vector` is 0, threads store what they have.
+// follow one another in the target, and leaves as 1 << log_vectors vectors of so many bytes. Where
+// `vector` is 0, threads store what they have.
 struct Staging {
-  int vector, log_vectors, log_run, pitch;
+  int vector, log_vectors, log_run;
 };
-constexpr int kStagedPixels = 64, kStagedRuns = 4;  // of a warpgroup
-constexpr int StagedPitch(int log_run) {
-  constexpr int kPad[kStagedRuns] = {16, 32, 64, 128};
-  return (2 * kStagedPixels << log_run) + kPad[log_run];
-}
-// Of both warpgroups, whatever the run.
-constexpr int StagedBytes(int columns) { return 2 * columns * StagedPitch(0); }
-static_assert(StagedPitch(3) == 8 * StagedPitch(0) && StagedPitch(1) == 2 * StagedPitch(0));
+constexpr int kStagedPixels = 64, kMostLogRun = 3;  // of a warpgroup
+// Of a column's share of a line: a warp stores its fragments to different banks, whatever the run.
+constexpr int kStagedPitch = 2 * kStagedPixels + 16;
+constexpr int StagedBytes(int columns) { return 2 * columns * kStagedPitch; }  // both warpgroups'
 
 struct GemmParams {
   const void* source;

@@ -78,14 +78,14 @@ struct Results {
 
   // Columns of a line are neighbours, as a thread's are.
   __device__ __forceinline__ void StageRuns(const float (&sum)[N / 2]) const {
-    const int log_run = p.staged.log_run, pitch = p.staged.pitch;
+    const int log_run = p.staged.log_run;
     const int pixel = thread / 32 % 4 * 16 + lane() / 4, column = 2 * quad();
-    const int within = column & ((1 << log_run) - 1), eight = (8 >> log_run) * pitch;
-    uint8_t* to =
-        staged() + (column >> log_run) * pitch + ((pixel << log_run) + within) * sizeof(T);
+    const int within = column & ((1 << log_run) - 1);
+    uint8_t* to = staged() + (column - within) * kStagedPitch +
+                  ((pixel << log_run) + within) * static_cast<int>(sizeof(T));
     const int below = (8 << log_run) * static_cast<int>(sizeof(T));
 #pragma unroll
-    for (int j = 0; j < N / 8; ++j, to += eight) {
+    for (int j = 0; j < N / 8; ++j, to += 8 * kStagedPitch) {
       const float2 bias = BiasOf(8 * j + column);
       *reinterpret_cast<Pair<T>*>(to) = RoundOf(sum, 2 * j, bias);
       *reinterpret_cast<Pair<T>*>(to + below) = RoundOf(sum, 2 * j + 1, bias);
@@ -94,9 +94,9 @@ struct Results {
 
   // A line is a column.
   __device__ __forceinline__ void Stage(const float (&sum)[N / 2]) const {
-    constexpr int kPitch = StagedPitch(0);
     const int matrix = lane() / 8, pixel = thread / 32 % 4 * 16 + matrix % 2 * 8;
-    const uint32_t to = ptx::SharedAddress(staged()) + (matrix / 2 * 8 + lane() % 8) * kPitch +
+    const uint32_t to = ptx::SharedAddress(staged()) +
+                        (matrix / 2 * 8 + lane() % 8) * kStagedPitch +
                         pixel * static_cast<int>(sizeof(T));
 #pragma unroll
     for (int j = 0; j < kSixteens; ++j) {
@@ -106,7 +106,7 @@ struct Results {
         const Pair<T> pair = RoundOf(sum, 4 * j + i, BiasOf(16 * j + i / 2 * 8 + 2 * quad()));
         words[i] = reinterpret_cast<const uint32_t&>(pair);
       }
-      mma::StoreMatricesTransposed(to + 16 * j * kPitch, words);
+      mma::StoreMatricesTransposed(to + 16 * j * kStagedPitch, words);
     }
   }
 
@@ -132,14 +132,14 @@ struct Results {
     uint8_t* const to =
         static_cast<uint8_t*>(p.target) + p.to.OffsetOf(q) * sizeof(T) + byte % pixel_bytes;
     const uint8_t* const from = staged() + byte;
-    const int together = 128 >> p.staged.log_vectors, last = min(end, N) >> log_run;
+    const int together = 128 >> p.staged.log_vectors, last = end >> log_run;
     int line = (begin >> log_run) + (thread % 128 >> p.staged.log_vectors);
 #pragma unroll 4
     for (; line < last; line += together) {
       const uint32_t offset = control.offset[line << log_run];
       if (offset == kNoColumn) continue;
       *reinterpret_cast<Vector*>(to + static_cast<int64_t>(offset) * sizeof(T)) =
-          *reinterpret_cast<const Vector*>(from + line * p.staged.pitch);
+          *reinterpret_cast<const Vector*>(from + (line << log_run) * kStagedPitch);
     }
   }
 

@@ -4,9 +4,8 @@
 //     4 producer warps   copy a stage of x (the columns' operand) and of dy, as they lie in memory;
 //                        x as a box, where its stages are of one image
 //     8 consumer warps   two warpgroups with 64 rows each: a stage ahead of the matrix
-//     instructions,
-//                        they round x in float32 to TF32 where it is, and gather their fragments
-//                        of dy from shared memory into registers
+//                        instructions, they round x in float32 to TF32 where it is, and gather
+//                        their fragments of dy from shared memory into registers
 //
 // Neighbours in dy's rows are the taps kx of one pixel, so a fragment's pixels are kw elements
 // apart. The rows of a tile are dealt to lanes in pairs of neighbouring kx, which one load brings

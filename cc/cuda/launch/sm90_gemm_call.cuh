@@ -44,8 +44,7 @@ inline PackGemmParams PackParamsOf(const Call& call, const GemmPlan& g) {
   p.tile_columns = g.tile_columns;
   p.slabs = g.slabs;
   p.fours = g.fours;
-  p.vectors = !forward && row * static_cast<int>(ByteWidth(call.dtype)) % 16 == 0 &&
-              Aligned(call.w, 16) == 16;
+  p.vectors = !forward && row % 4 == 0 && Aligned(call.w, 16) == 16;
   return p;
 }
 // Weights of 16 bits as they are: forward in rows of columns, else in rows of the sum.
@@ -92,12 +91,11 @@ inline Staging StagingOf(const Call& call, const void* target) {
   const int64_t pixels = forward && q.h.kernel > 1 ? q.w.in : q.h.in * q.w.in;
   int vector = Aligned(target, 16);
   while (pixels * columns * element % vector != 0) vector /= 2;
-  for (int log = 0; log < kStagedRuns; ++log) {
+  for (int log = 0; log <= kMostLogRun; ++log) {
     if (columns != 1 << log || vector < (forward ? 16 : element)) continue;
     staged.vector = vector;
     while (vector << staged.log_vectors < (kStagedPixels * element << log)) ++staged.log_vectors;
     staged.log_run = log;
-    staged.pitch = StagedPitch(log);
   }
   return staged;
 }
